@@ -133,29 +133,6 @@ def test_many_blocks_are_shared_out_among_processes(tmp_path: Path) -> None:
 # --- faults -------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_was_changed(folder: Path) -> None:
-    path = folder / "blocks" / "alpha@1.0" / "alpha.blocks.Scale.py"
-    path.write_text(path.read_text() + "# more\n")
-    found = failed(folder, refresh=False)
-    assert found.keys() == {"digests", "derived"}
-    assert found["derived"] == "blocks/alpha@1.0/alpha.blocks.Scale.py, line 11: # more, not "
-    path.unlink()
-    assert failed(folder, refresh=False).keys() == {"digests", "derived"}
-    (folder / "blocks" / "more.py").write_text("")
-    assert "blocks/more.py is not in the manifest" in failed(folder, refresh=False)["digests"]
-
-
-def test_a_digest_that_is_not_of_the_code_and_a_file_in_another_place(folder: Path) -> None:
-    (folder / "blocks" / "Scale.py").write_bytes((folder / "blocks/alpha@1.0/alpha.blocks.Scale.py").read_bytes())
-    change_rows(folder, lambda rows: rows[1].update(file="blocks/Scale.py"))
-    change_rows(folder, lambda rows: rows[0].update(code_sha256="0" * 64))
-    found = failed(folder)
-    assert found.keys() == {"digests", "derived"}
-    assert "blocks/Scale.py is no file of this kind of folder" in found["digests"]
-    assert "blocks.parquet row 0: code_sha256 is 0000" in found["derived"]
-    assert "blocks.parquet row 1: file is blocks/Scale.py, not blocks/alpha@1.0/alpha.blocks.S" in found["derived"]
-
-
 def test_a_table_without_a_column(folder: Path) -> None:
     table = pq.read_table(folder / "blocks.parquet").drop_columns(["license"])
     pq.write_table(table, folder / "blocks.parquet")
@@ -163,19 +140,6 @@ def test_a_table_without_a_column(folder: Path) -> None:
         "schema Block": "blocks.parquet: no column license",
         "extraction": "not checked further: its tables cannot be trusted",
     }
-
-
-@table(__file__, "verify.md", "A row that is wrong", globals())
-def test_a_row_that_is_wrong(folder: Path, change: dict[str, Any], check: str, says: str) -> None:
-    change_rows(folder, lambda rows: rows[1].update(change))
-    assert says in failed(folder)[check]
-
-
-def test_rows_that_do_not_go_together(folder: Path) -> None:
-    change_rows(folder, lambda rows: rows.append(dict(rows[1])))
-    assert failed(folder)["ids"] == "a block id occurs twice"
-    change_rows(folder, lambda rows: rows[2].update(level="executed", error_kind=None, error=None))
-    assert "executed, but has no code" in failed(folder)["levels"]
 
 
 @table(__file__, "verify.md", "Code that is wrong", globals())
@@ -231,18 +195,6 @@ def test_a_spec_that_is_wrong(folder: Path, change: Callable[[str], str], says: 
     assert says in change_spec(folder, change)
 
 
-def test_a_spec_too_many_or_too_few(folder: Path) -> None:
-    path = folder / "specs.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join([*lines, lines[-1]]), encoding="utf-8")
-    assert "specs.jsonl, line 9" in failed(folder)["derived"]
-    path.write_text("".join(lines[:-1]), encoding="utf-8")
-    found = failed(folder)
-    assert found["derived"].endswith(
-        "specs.jsonl: its lines are not those of the blocks that have code, in their order"
-    )
-
-
 def test_a_folder_without_specs(folder: Path) -> None:
     (folder / "specs.jsonl").unlink()
     assert failed(folder).keys() == {"derived", "graphs"}
@@ -267,6 +219,3 @@ def test_a_manifest_without_a_level(folder: Path, level: object) -> None:
     parameters = {**manifest.parameters, "level": level}
     write_manifest(folder, manifest.model_copy(update={"parameters": parameters, "details": {"withheld": [{}]}}))
     assert failed(folder)["levels"].startswith(f"the manifest's level is {level!r}, not one of discovered, ")
-
-
-# --- what extraction makes ----------------------------------------------------------------------------------------

@@ -67,13 +67,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_all(tmp_path_factory.mktemp("changed") / "all")
 
 
+def count_rows(path: Path) -> int:
+    return pq.read_metadata(path).num_rows if path.suffix == ".parquet" else path.read_bytes().count(b"\n")
+
+
 def refit(folder: Path) -> None:
     """Make all digests fit: those of the manifest, of `croissant.json`, and of a page's own list."""
     manifest = read_manifest(folder)
     for _ in range(2):  # the second time with the digest of `croissant.json`
         outputs = [
             item.model_copy(
-                update={"sha256": sha256_file(folder / item.path), "bytes": (folder / item.path).stat().st_size}
+                update={
+                    "sha256": sha256_file(folder / item.path),
+                    "bytes": (folder / item.path).stat().st_size,
+                    "rows": None if item.rows is None else count_rows(folder / item.path),
+                }
             )
             for item in manifest.outputs
         ]
@@ -163,6 +171,10 @@ def list_changes(folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
         name = ".".join(map(str, at))
         if not is_given(kind, name) and at[0] != "outputs":
             yield f"manifest {name}", partial(_change_value, at)
+    for item in read_manifest(folder).outputs:
+        if item.rows and not is_given(kind, f"{item.path} rows"):
+            yield f"{item.path} has a row less", partial(_change_rows, item.path, -1)
+            yield f"{item.path} has a row twice", partial(_change_rows, item.path, 1)
     for file in sorted(folder.rglob("*")):
         if (
             file.is_file()
@@ -174,6 +186,19 @@ def list_changes(folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
 
 def _change_cell(path: str, column: str, row: int, folder: Path) -> None:
     change_cell(folder / path, column, row)
+    refit(folder)
+
+
+def _change_rows(name: str, more: int, folder: Path) -> None:
+    """Leave out the last row of a table or of lines of JSON, or put it twice."""
+    path = folder / name
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        end = table.slice(len(table) - 1)
+        pq.write_table(table.slice(0, len(table) - 1) if more < 0 else pa.concat_tables([table, end]), path)
+    else:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(lines[:-1] if more < 0 else [*lines, lines[-1]]), encoding="utf-8")
     refit(folder)
 
 
