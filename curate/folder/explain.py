@@ -181,7 +181,7 @@ def _gather(snapshot: _Snapshot, rows: Sequence[Decision]) -> tuple[LemurRecord 
         return record, facts
     witness = snapshot.find("records", row.canonical, LemurRecord, ("nn", "split", "score"))
     decided = snapshot.select("id", row.canonical)
-    network = snapshot.find("networks", id_, NetworkRow, ("score",))
+    network = find_row([snapshot.folder / "networks.parquet"], NetworkRow, id_, ("score",))  # also if it is missing
     canonical = {
         "id": row.canonical,
         "name": witness.nn if witness else _speaker(decided).nn if decided else None,
