@@ -192,12 +192,10 @@ def _gather(snapshot: _Snapshot, rows: Sequence[Decision]) -> tuple[LemurRecord 
     facts |= {"canonical": canonical, "similarity": row.similarity, "score": network and network.score}
     facts["threshold"] = snapshot.manifest.parameters.get(f"{row.stage}_threshold")
     if row.canonical != id_:
-        codes = [snapshot.code(digest) for digest in (row.canonical, id_)]
-        heads = (f"{canonical['name']} {row.canonical[:16]}", f"{name} {id_[:16]}")
-        if None not in codes:
-            facts["diff"] = list(
-                difflib.unified_diff(*(_split_code(code or "") for code in codes), *heads, lineterm="")
-            )
+        old, new = snapshot.code(row.canonical), snapshot.code(id_)
+        heads = f"{canonical['name']} {row.canonical[:16]}", f"{name} {id_[:16]}"
+        if old is not None and new is not None:
+            facts["diff"] = list(difflib.unified_diff(_split_code(old), _split_code(new), *heads, lineterm=""))
         facts["graph_difference"] = _compare_graphs(snapshot.find("graphs", row.canonical, GraphRow), graph)
     return record, facts
 
@@ -228,7 +226,7 @@ def _list_duplicates(snapshot: _Snapshot, kept: Decision) -> Json:
     rows = list(map(_speaker, networks.values()))
     rows.sort(key=lambda row: (-(row.similarity or 0), DUPLICATE_STAGES.index(row.stage or ""), row.nn, row.id))
     entries = [{"name": row.nn, **row.model_dump(include={"id", "stage", "similarity"})} for row in rows]
-    by_stage = Counter(row.stage for row in rows)
+    by_stage = Counter[str | None](row.stage for row in rows)
     return {
         "networks": len(rows),
         "by_stage": {stage: by_stage[stage] for stage in DUPLICATE_STAGES},

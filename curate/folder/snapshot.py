@@ -190,7 +190,8 @@ def list_removed_rows(corpus: LoadedRecords, outcome: CurationOutcome) -> list[i
 
 def _code_columns(corpus: LoadedRecords, outcome: CurationOutcome, code: int, best: int | None) -> Json:
     """Return the columns that records and networks have in common. Args: best: the row of its highest accuracy."""
-    answer = outcome.graphs[code].answer if code in (outcome.graphs or {}) else {}
+    trace = (outcome.graphs or {}).get(code)
+    answer = {} if trace is None else trace.answer
     return {
         "id": corpus.ids[code],
         "nn_code": corpus.codes[code],

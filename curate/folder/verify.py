@@ -313,7 +313,7 @@ def _list_ties(snapshot: _VerifiedSnapshot) -> tuple[bool, Iterator[list[Json]]]
                 tied[name, key].append(row)
         if (canonical := by_id.get(row["canonical"])) is not None:
             tied["canonical", row["id"]] = [canonical, row]
-    sets = np.array(sorted(key for name, key in tied if name == "set"), np.int64)
+    sets = np.unique(features.shingle_set[[snapshot.code_of[row["id"]] for row in networks]])
     exact = len(sets) <= MAX_SETS
     joined = iterate_pairs(features, sets, LEAK_THRESHOLD) if exact else [link_by_lsh(features, sets, LEAK_THRESHOLD)]
     near = (

@@ -351,8 +351,10 @@ def _summarize(query: Query, near: Sequence[NovelNeighbor]) -> Novelty:
     if known:
         reason = f"{', '.join(_HOW[stage] for stage in near[0].known)}: {near[0].name}"
     equal = next((Nearest(other.id, other.name, 1.0) for other in near if other.equal_numbers), None)
-    nearest = {measure: _find_best(near, measure) for measure in ("lexical", "structural", "graph")}
-    return Novelty(query.id, "known" if known else "novel", reason, *nearest.values(), equal, tuple(near), query.traced)
+    text, structure, graph = (_find_best(near, measure) for measure in ("lexical", "structural", "graph"))
+    return Novelty(
+        query.id, "known" if known else "novel", reason, text, structure, graph, equal, tuple(near), query.traced
+    )
 
 
 def _find_best(near: Sequence[NovelNeighbor], measure: str) -> Nearest | None:

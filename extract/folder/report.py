@@ -114,7 +114,8 @@ def _failures(rows: Iterable[Block]) -> frame.View:
         if row.error_kind is not None:  # a report is redistributed, whatever the license
             message = _PLACE.sub("", without_source(row.error or ""))
             kinds.setdefault(row.error_kind, []).append((message, row.block))
-    whole, lines = sum(map(len, kinds.values())), []
+    whole = sum(map(len, kinds.values()))
+    lines: list[list[frame.Cell]] = []
     for kind, members in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0])):
         # The most common message; of equally common ones the first in order, so that runs agree.
         message, times = min(Counter(text for text, _ in members).items(), key=lambda item: (-item[1], item[0]))
@@ -166,12 +167,14 @@ def _distinct(distinct: Mapping[str, int]) -> frame.View:
         f"and no near structure (Jaccard >= {STRUCTURAL:.2f})": distinct["structural"],
         "and no other text of the same computation": distinct["graph"],
     }
-    rows = [[label, number, percent(number, distinct["codes"])] for label, number in numbers.items()]
+    rows: list[list[frame.Cell]] = []
+    for label, number in numbers.items() if distinct["codes"] else ():
+        rows.append([label, number, percent(number, distinct["codes"])])
     intro = (
         "Each line includes those above it; these are the stages of `lemur curate`, over the whole closed file."
         " NN-RAG's paper counts 771 of its 941 validated blocks (82 %) after text, near text and near structure."
     )
-    return frame.table("Unique", ["", "blocks", "%"], rows if distinct["codes"] else [], intro)
+    return frame.table("Unique", ["", "blocks", "%"], rows, intro)
 
 
 def _groups(

@@ -65,5 +65,5 @@ def _setting(value: object) -> str | None:
 def shares(title: str, heads: tuple[str, str], counts: Mapping[str, int], whole: int, intro: str = "") -> frame.View:
     """Return a table of names, most first: each with its number, and its share of the whole."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    rows = [[name, number, percent(number, whole)] for name, number in ranked]
+    rows: list[list[frame.Cell]] = [[name, number, percent(number, whole)] for name, number in ranked]
     return frame.table(title, [*heads, "%"], fold(rows), intro)
