@@ -1,6 +1,5 @@
 """The kind of folder that `lemur curate` writes: how it is made again, its laws, and what is shown of its networks."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,12 +13,11 @@ from curate.folder.verify import check_snapshot
 from curate.run.derive import derive
 from manifests.conversations.verify import find_conversation
 from manifests.folders.checks import Check
-from manifests.folders.kinds import SNAPSHOT, FolderLink, FoundItem, ListedItem, verify_folder
+from manifests.folders.kinds import SNAPSHOT, FolderLink, FoundItem, verify_folder
 from manifests.folders.tables import read_table
-from manifests.records import ChatRow, Decision, LemurRecord
+from manifests.records import ChatRow, Decision
 
 _CHAT = ("id", "task", "variant", "nn", "record", "license")
-_LISTED = ("id", "split", "family", "task", "dataset", "best_accuracy", "score")
 
 
 def find(folder: Path, wanted: str) -> FoundItem:
@@ -43,17 +41,10 @@ def find_code(folder: Path, sha256: str) -> FoundItem | None:
     return explain(folder, sha256) if pc.index(ids, sha256).as_py() >= 0 else None
 
 
-def list_records(folder: Path) -> Iterator[ListedItem]:
-    """Yield the kept records."""
-    for row in SNAPSHOT.rows(folder, LemurRecord, ("nn", *_LISTED)):
-        yield ListedItem((row.nn, row.id), {name: getattr(row, name) for name in _LISTED})
-
-
 KIND = replace(
     SNAPSHOT,
     derive=derive,
     laws=(check_snapshot,),
-    items=list_records,
     find=find,
     find_code=find_code,
     page=snapshot_page,

@@ -208,7 +208,7 @@ def _shorten(value: object) -> str:
     """Return a fact as a cell of a table: digests by their first digits, numbers by four decimals."""
     if isinstance(value, float):
         return f"{value:.4f}"
-    text = ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
+    text = ", ".join(value) if isinstance(value, list | tuple) else "" if value is None else str(value)
     return text[:16] if re.fullmatch("[0-9a-f]{64}", text) else text
 
 

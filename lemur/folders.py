@@ -118,10 +118,10 @@ def list_items(folder: Path, pattern: str = "*") -> list[ListedItem]:
     """
     manifest = read_manifest(folder)
     kind = KINDS.get(manifest.kind)
-    if kind is None or kind.items is None:
+    if kind is None or not (kind.items or kind.named):
         raise UserError(f"{folder}: contains {article(manifest.kind)}, which has no items with names")
     with reading(folder, manifest.kind):
-        items = list(kind.items(folder))
+        items = list(kind.list_items(folder))
     folded = pattern.casefold()
     chosen = [item for item in items if any(fnmatchcase(name.casefold(), folded) for name in item.names)]
     if items and not chosen:
@@ -146,10 +146,8 @@ def show(wanted: str, folders: Sequence[Path]) -> FoundItem:
     first, manifest = folders[0], manifests[folders[0]]
     # Reversed: of two copies of a folder, the one that is named first is followed.
     digests = {sha256_file(folder / FILE_NAME): folder for folder in reversed(folders)}
-    kind = _kind(first, manifest)
-    assert kind.find is not None
     with reading(first, manifest.kind):
-        found = kind.find(first, wanted)
+        found = _kind(first, manifest).find_item(first, wanted)
     parents = _follow(manifest.parents, found.codes, digests, depth=1)
     return replace(found, links=(*found.links, manifest_link(first, manifest), *parents))
 
@@ -187,10 +185,8 @@ def _kind(folder: Path, manifest: Manifest) -> Kind:
 
 
 def _find_code(folder: Path, manifest: Manifest, sha256: str) -> FoundItem | None:
-    find_code = _kind(folder, manifest).find_code
-    assert find_code is not None
     with reading(folder, manifest.kind):
-        return find_code(folder, sha256)
+        return _kind(folder, manifest).find_code_item(folder, sha256)
 
 
 def _follow(

@@ -8,9 +8,8 @@ from pathlib import Path
 from pydantic import Field
 
 from lemur_core.files import Json
-from lemur_core.files.errors import missing_name
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE
-from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind, ListedItem, files_by_split
+from manifests.folders.kinds import Folder, Kind, Named, files_by_split
 from manifests.folders.tables import read_rows
 from manifests.records import ChatMessage, Record, Sha256
 
@@ -20,11 +19,6 @@ class ExportedRow(Record):
 
     license: str = Field(description="SPDX expression of the code in the row, or of the source of its facts")
     code_sha256: Sha256 = Field(description="SHA-256 of the code in the source folder that the row is about")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names by which `lemur list` and `lemur show` find the row."""
-        return tuple(getattr(self, key) for key in ("block", "name", "id") if key in type(self).model_fields)
 
 
 class KernelProblem(ExportedRow):
@@ -57,6 +51,7 @@ class PromptCompletion(ExportedRow):
 
 _USES = ("Training and evaluating models that write PyTorch code or kernels, in the form that the title names.",)
 _BIASES = ("Blocks, networks and tasks are as frequent as in the source folder, whose card and report describe it.",)
+_ABOUT = ("license", "code_sha256")
 #: All tables that an export may have; a folder has those of its form.
 EXPORT = Kind(
     name="export",
@@ -74,6 +69,10 @@ EXPORT = Kind(
         collection="A program wrote the contents of the source folder in another form.",
     ),
     source_datasets=("extended",),
+    named={
+        "problems": Named("problem", ("name", "block"), "code_sha256", "code_sha256", ("block", "cases", *_ABOUT)),
+        "prompt_completion": Named("conversation", ("id",), "code_sha256", "code_sha256", ("task", *_ABOUT)),
+    },
 )
 
 
@@ -120,32 +119,4 @@ def _rows(folder: Path) -> Iterator[tuple[str, ExportedRow]]:
             yield name, row
 
 
-def find(folder: Path, wanted: str) -> FoundItem:
-    """Find rows by a name or id. Raises: UserError, with similar names, if there is none."""
-    rows = list(_rows(folder))
-    if matching := [(name, row) for name, row in rows if wanted in row.names]:
-        return _trace_rows(matching)
-    names = sorted({name for _, row in rows for name in row.names})
-    raise missing_name(f"{wanted}: no row of {folder} has that name", wanted, names)
-
-
-def find_code(folder: Path, sha256: str) -> FoundItem | None:
-    """Return the rows about this code of the source folder; None if there are none."""
-    matching = [(name, row) for name, row in _rows(folder) if row.code_sha256 == sha256]
-    return _trace_rows(matching) if matching else None
-
-
-def _trace_rows(rows: list[tuple[str, ExportedRow]]) -> FoundItem:
-    links = tuple(
-        FolderLink(name, row.names[-1], {"code": row.code_sha256, "license": row.license}) for name, row in rows
-    )
-    return FoundItem(links, tuple(dict.fromkeys(row.code_sha256 for _, row in rows)))
-
-
-def list_rows(folder: Path) -> Iterator[ListedItem]:
-    """Yield the rows of all tables."""
-    for name, row in _rows(folder):
-        yield ListedItem(row.names, {"table": name, "license": row.license})
-
-
-KINDS = (replace(EXPORT, derive=derive, items=list_rows, find=find, find_code=find_code),)
+KINDS = (replace(EXPORT, derive=derive),)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UserError, missing_name
 from lemur_core.files.markdown import article, make_visible, plain
 from manifests import records
 from manifests.folders.cards import (
@@ -107,6 +107,25 @@ class ListedItem:
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """The rows of a table that people look up by name.
+
+    Attributes:
+        what: a row, in one word.
+        names: the fields that name it, the best first.
+        codes: the field with the SHA-256 of the code that it is about, or of several, which parents may hold.
+        own: the field with the SHA-256 of its own code.
+        fields: what is shown of it.
+    """
+
+    what: str
+    names: tuple[str, ...]
+    codes: str
+    own: str
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Folder:
     """A finished folder that is being verified. `jobs`: worker processes; None for all cores."""
 
@@ -136,9 +155,10 @@ class Kind:
         tables: its Parquet tables by name; a table that a folder may lack is listed, too.
         default: the table that `datasets.load_dataset` opens without a name.
         tags: the tags of its dataset card.
+        named: its tables whose rows are listed and found by name.
         derive: see `Derive`; None where nothing is derived.
         laws: what holds besides.
-        items: its items, in the order of its tables; None for a kind without any.
+        items: its items, in the order of its tables; of a kind without one, the named rows.
         find: finds an item by name. Raises UserError with near names if there is none.
         find_code: finds the item whose code has this SHA-256.
         page: the content of its page; None for counts and files only.
@@ -151,6 +171,7 @@ class Kind:
     tags: tuple[str, ...] = ()
     disclosure: Disclosure = Disclosure()  # noqa: RUF009 (frozen)
     source_datasets: tuple[str, ...] = ("original",)
+    named: Mapping[str, Named] = field(default_factory=dict)
     derive: Derive | None = None
     laws: tuple[Law, ...] = ()
     items: Callable[[Path], Iterator[ListedItem]] | None = None
@@ -184,6 +205,37 @@ class Kind:
         """Yield the rows of the table of a record type; see `read_rows`."""
         table = next(name for name, (kind, _) in self.tables.items() if kind is record)
         return read_rows(self.files(folder, table), record, columns, ids=ids)
+
+    def list_items(self, folder: Path) -> Iterator[ListedItem]:
+        """Yield its items."""
+        if self.items is not None:
+            yield from self.items(folder)
+            return
+        for named, row in self._named_rows(folder):
+            facts = {name: getattr(row, name) for name in named.fields}
+            yield ListedItem(tuple(getattr(row, name) for name in named.names), facts)
+
+    def find_item(self, folder: Path, wanted: str) -> FoundItem:
+        """Find an item by name. Raises: UserError, with near names, if there is none."""
+        if self.find is not None:
+            return self.find(folder, wanted)
+        rows = [(named, row, [getattr(row, name) for name in named.names]) for named, row in self._named_rows(folder)]
+        if not (found := [(named, row) for named, row, names in rows if wanted in names]):
+            every = sorted({name for *_, names in rows for name in names})
+            raise missing_name(f"{wanted}: nothing in {folder} has that name", wanted, every)
+        return _show_rows(found)
+
+    def find_code_item(self, folder: Path, sha256: str) -> FoundItem | None:
+        """Find the item whose code has this SHA-256; None if there is none."""
+        if self.find_code is not None:
+            return self.find_code(folder, sha256)
+        found = [(named, row) for named, row in self._named_rows(folder) if getattr(row, named.own) == sha256]
+        return _show_rows(found) if found else None
+
+    def _named_rows(self, folder: Path) -> Iterator[tuple[Named, records.Record]]:
+        for table, named in self.named.items():
+            columns = tuple(dict.fromkeys((*named.names, *named.fields, named.codes, named.own)))
+            yield from ((named, row) for row in read_rows(self.files(folder, table), self.tables[table][0], columns))
 
     def check_tables(self, folder: Path, names: Sequence[str]) -> list[Check]:
         """Check the columns and rows of some tables against their record types."""
@@ -223,6 +275,16 @@ class Kind:
         origin = DataOrigin(self.command, tool, card.sources, tags, disclosure, cites=bool(card.lemur))
         name, description = make_visible(card.name), make_visible(card.description)
         write_croissant(folder, tables, name, description, card.lemur, card.licenses, origin)
+
+
+def _show_rows(rows: Sequence[tuple[Named, records.Record]]) -> FoundItem:
+    links, codes = [], dict[str, None]()
+    for named, row in rows:
+        facts = {name: getattr(row, name) for name in named.fields}
+        links.append(FolderLink(named.what, getattr(row, named.names[0]), facts))
+        about = getattr(row, named.codes)
+        codes |= dict.fromkeys([about] if isinstance(about, str) else about)
+    return FoundItem(tuple(links), tuple(codes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +345,11 @@ SNAPSHOT = Kind(
     tags=("pytorch", "code", "deduplicated"),
     disclosure=SNAPSHOT_DISCLOSURE,
     source_datasets=("extended",),
+    named={
+        "records": Named(
+            "record", ("nn", "id"), "id", "id", ("id", "split", "family", "task", "dataset", "best_accuracy", "score")
+        )
+    },
 )
 
 EXTRACTION = Kind(
@@ -297,6 +364,15 @@ EXTRACTION = Kind(
     default="blocks",
     tags=("pytorch", "code"),
     disclosure=EXTRACTION_DISCLOSURE,
+    named={
+        "blocks": Named(
+            "block",
+            ("block", "qualname", "name"),
+            "code_sha256",
+            "code_sha256",
+            ("level", "category", "n_lines", "license"),
+        )
+    },
 )
 
 

@@ -84,7 +84,7 @@ def test_any_name_of_a_block_finds_it(extraction: Path) -> None:
     printed = CliRunner().invoke(app, ["list", str(extraction)]).stdout.splitlines()
     assert len(printed) == len(rows)
     stated = json.loads(CliRunner().invoke(app, ["list", str(extraction), "*Attention", "--json"]).stdout)
-    assert {"name", "level", "category", "lines", "license"} == stated[0].keys()
+    assert {"name", "level", "category", "n_lines", "license"} == stated[0].keys()
 
 
 def test_a_pattern_without_items_is_one_line(extraction: Path) -> None:
