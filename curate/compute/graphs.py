@@ -11,6 +11,7 @@ are. Codes that were never traced are near a kept record by text, so the outcome
 import base64
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, Self
@@ -31,6 +32,7 @@ from curate.model.corpus import LoadedRecords
 from lemur_core.files import Json
 from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.graphs.identity import IDENTITIES, compute_identities, identities
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Status
 from lemur_core.sandbox.server.received import inflate
 from lemur_core.sandbox.stage import Retries, SandboxStage
@@ -410,3 +412,17 @@ def graph_rows(corpus: LoadedRecords, traced: Mapping[int, GraphTrace]) -> Itera
         texts = {mode: json.dumps(graph, separators=(",", ":")) for mode, graph in graphs.items()}
         columns = {name: answer.get(name) for name in GraphRow.model_fields}
         yield columns | {"eval": None, "train": None} | versions | texts | {"id": corpus.ids[code_index]}
+
+
+def read_graph_row(row: Json) -> Json:
+    """Return a row of `graphs.parquet` as the sandbox answered it, its identities worked out again."""
+    graphs = {mode: row.pop(mode) for mode in ("eval", "train")}
+    for name in ("torch", "form"):
+        row.pop(name)
+    answer = {name: value for name, value in row.items() if value is not None}
+    if graphs["eval"] is None:
+        return answer
+    packed = {mode: base64.b64encode(zlib.compress(text.encode(), 1)).decode() for mode, text in graphs.items() if text}
+    forms = {mode: Graph.from_json(json.loads(text)) for mode, text in graphs.items() if text}
+    own = identities(forms["eval"]).exact
+    return {**answer, **dict.fromkeys(IDENTITIES), **compute_identities(forms), "graph_eval": own, **packed}

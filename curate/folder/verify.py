@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from curate.compute.graphs import GraphTrace, get_computations
+from curate.compute.graphs import GraphTrace, get_computations, read_graph_row
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import LEAK_THRESHOLD
@@ -16,7 +16,6 @@ from curate.model.previous import STAYS
 from curate.model.residue import strip_residue
 from curate.model.rights import is_withheld
 from curate.published.outcome import REMOVED
-from curate.run.derive import read_answer
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from lemur_core.graphs.identity import IDENTITIES
@@ -335,7 +334,7 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
         # `derive` works out the identities of a whole snapshot.
         if snapshot.withheld and id_ not in snapshot.withheld and row["eval"] is not None:
             stated = {name: row[name] for name in (*IDENTITIES, "graph_eval")}
-            answer = read_answer(row)
+            answer = read_graph_row(row)
             wrong += [f"{id_[:12]}: {name} is not that of its graph" for name in stated if answer[name] != stated[name]]
     distinct: defaultdict[str, list[Json]] = defaultdict(list)
     for record in snapshot.records:

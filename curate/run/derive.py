@@ -4,11 +4,9 @@ Taken from its tables as they are: codes and results, row by row; graphs, number
 and origins; conversations. All else follows: `lemur verify` compares it cell by cell.
 """
 
-import base64
 import hashlib
 import json
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from itertools import islice
@@ -17,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from curate.compute.graphs import GraphTrace
+from curate.compute.graphs import GraphTrace, read_graph_row
 from curate.model.corpus import CodeFile, LoadedRecords, fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions
@@ -29,8 +27,6 @@ from curate.run.strict import curate_strict
 from curate.sources.rows import ROW_SCHEMA, MeasuredFacts, RecordSource
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.identity import IDENTITIES, compute_identities, identities
 from manifests.conversations.conversation import DROPS, Chat, conversation_id, count_tokens
 from manifests.conversations.verify import chat_rows, contents
 from manifests.folders.kinds import SNAPSHOT, Folder
@@ -152,27 +148,13 @@ class StoredTracer:
             for row in iterate_rows(self._folder / "graphs.parquet"):
                 if row["id"] not in self._code_of:
                     raise UserError(f"graphs.parquet: {row['id'][:16]} is the id of no code here")
-                self._stored[self._code_of[row.pop("id")]] = read_answer(row)
+                self._stored[self._code_of[row.pop("id")]] = read_graph_row(row)
         for code_index in representatives:
             if code_index not in self._stored:
                 raise UserError(
                     f"graphs.parquet: has no row of {self._corpus.ids[code_index][:16]}, which was compared"
                 )
             self.known[code_index] = GraphTrace(self._stored[code_index])
-
-
-def read_answer(row: Json) -> Json:
-    """Return a row of `graphs.parquet` as the sandbox answered it."""
-    graphs = {mode: row.pop(mode) for mode in ("eval", "train")}
-    for name in ("torch", "form"):
-        row.pop(name)
-    answer = {name: value for name, value in row.items() if value is not None}
-    if graphs["eval"] is None:
-        return answer
-    packed = {mode: base64.b64encode(zlib.compress(text.encode(), 1)).decode() for mode, text in graphs.items() if text}
-    forms = {mode: Graph.from_json(json.loads(text)) for mode, text in graphs.items() if text}
-    own = identities(forms["eval"]).exact
-    return {**answer, **dict.fromkeys(IDENTITIES), **compute_identities(forms), "graph_eval": own, **packed}
 
 
 def _read_previous(folder: Folder) -> Previous | None:
