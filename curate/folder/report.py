@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.folder.snapshot import BY_TEXT
+from curate.folder.snapshot import BY_TEXT, NOT_COMPARED
 from curate.model.options import LEAK_THRESHOLD
 from curate.published.outcome import REMOVED, STAGES
 from lemur_core.files.markdown import count, percent, plural
@@ -70,9 +70,6 @@ def _funnel(counts: Stated, decisions: pa.Table) -> frame.View:
     parts = [BY_TEXT, _agreements(decisions)] if by_text else []
     text = " ".join(filter(None, (intro, compared, *parts)))
     return frame.table("From rows to records", ["", "rows", "codes", "% of codes"], lines, text)
-
-
-NOT_COMPARED = "Graphs were not compared: two of them may compute the same."
 
 
 def _agreements(decisions: pa.Table) -> str:

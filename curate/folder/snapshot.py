@@ -17,7 +17,7 @@ from curate.published.outcome import CurationOutcome
 from curate.sources.rows import MeasuredFacts, read_number, read_text
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
-from lemur_core.files.markdown import plain, plural
+from lemur_core.files.markdown import plural
 from manifests import records
 from manifests.conversations.conversation import write_chat_tables
 from manifests.folders.kinds import SNAPSHOT, Card
@@ -71,12 +71,12 @@ def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[
     return {MEASUREMENTS: pq.read_metadata(path).num_rows}
 
 
-_RESULTS = """
-Accuracies of different benchmarks (task, dataset, metric, epoch) are not comparable. `accuracy` is that of the row
-whose percentile on its benchmark is best, often after one epoch; `best_accuracy`, after `best_epoch`, is the highest of
-all rows of the network on that data set. `score` ranks networks by the percentiles of all their results, drawn to 0.5
-where these are few or their fields small. `stats` holds all results.
-"""
+_RESULTS = (
+    "Accuracies of different benchmarks (task, dataset, metric, epoch) are not comparable. `accuracy` is that of the"
+    " row whose percentile on its benchmark is best, often after one epoch; `best_accuracy`, after `best_epoch`, is the"
+    " highest of all rows of the network on that data set. `score` ranks networks by the percentiles of all their"
+    " results, drawn to 0.5 where these are few or their fields small. `stats` holds all results."
+)
 
 
 def write_snapshot_card(
@@ -94,27 +94,7 @@ def write_snapshot_card(
         inputs: the files of the source.
     """
     scored = any(score is not None for score in outcome.scores.values())
-    chosen = f"{len(outcome.kept):,} distinct PyTorch networks, chosen from {len(outcome.decisions):,} rows of"
     counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
-    line = 'chat = load_dataset("path/to/this/folder", "chat")       # messages, task, variant, record, license\n'
-    chat = "" if outcome.chat is None else line
-    line = 'measured = load_dataset("path/to/this/folder", "measurements")  # on devices, of layers\n'
-    measured = line if rows.get(MEASUREMENTS) else ""
-    text = f"""{chosen} {plain(name)}:
-{counts}. Every row that is not here has a reason in `decisions.parquet`.
-
-```python
-from datasets import load_dataset
-
-records = load_dataset("path/to/this/folder")            # nn, nn_code, accuracy, ..., split by split
-networks = load_dataset("path/to/this/folder", "networks")    # every distinct code, kept or not, with a split
-stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of these networks
-{measured}decisions = load_dataset("path/to/this/folder", "decisions")  # one row for every input row, and why
-{chat}```
-
-`report.md` shows what was removed and why, `manifest.json` says how to make this folder again, and
-`lemur verify` checks its promises. Records with `pretrained` start from trained weights.
-{_RESULTS if scored else ""}{"".join(_list_notes(outcome))}"""
     names = [part.partition("@") for part in name.split(" + ")]
     of_lemur = all(source in _LEMUR for source, _, _ in names)
     ran = outcome.graphs is not None or outcome.chat is not None
@@ -126,10 +106,12 @@ stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of t
     )
     card = Card(
         name=f"Curated snapshot of {name}",
-        description=f"{chosen} {name}. Every row that is not among them has a reason in the table of decisions.",
+        description=f"{len(outcome.kept):,} distinct PyTorch networks ({counts}), chosen from"
+        f" {len(outcome.decisions):,} rows of {name}. Every row that is not among them has a reason in the table of"
+        " decisions.",
         licenses=outcome.rights.licenses_to_publish,
         size=len(outcome.kept),
-        text=text,
+        text="\n\n".join([*([_RESULTS] if scored else []), *_list_notes(outcome)]),
         sources=[(item.name, f"hash://sha256/{item.sha256}") for item in inputs],
         lemur=names[0][2] if of_lemur else "",
         # LEMUR's networks were written by programs and language models, most of them.
@@ -144,6 +126,7 @@ stats = load_dataset("path/to/this/folder", "stats")     # every evaluation of t
     SNAPSHOT.write_card(folder, rows, card)
 
 
+NOT_COMPARED = "Graphs were not compared: two of these networks may compute the same."
 #: What removals at the stages lexical and structural are.
 BY_TEXT = (
     "Near-duplicates by tokens or structure are alike as texts, most of them not as networks: of a sample of 100 such"
@@ -155,26 +138,25 @@ BY_TEXT = (
 
 
 def _list_notes(outcome: CurationOutcome) -> Iterator[str]:
-    """Yield the paragraphs of the card that hold for some snapshots only, each with its newlines."""
+    """Yield the paragraphs of the card that hold for some snapshots only."""
     if any(decision.stage in ("lexical", "structural") for decision in outcome.decisions):
-        yield f"\n{BY_TEXT}\n"
+        yield BY_TEXT
     if outcome.graphs is None:
-        yield "\nGraphs were not compared: two of these networks may compute the same.\n"
+        yield NOT_COMPARED
     else:
         total = sum(outcome.graphs[code].graph is not None for code in outcome.kept)
-        yield f"""
-{total:,} of these networks were traced in a sandbox, and no two of them compute the same, by their graphs or, where the
-sizes of their parameters leave it open, by numbers; what is the same up to widths is in one split (columns `graph`,
-`graph_widths`, `behavior`; `graphs.parquet` holds the graphs).
-"""
-    withheld = sum(outcome.rights.is_blocked(code) for code in outcome.kept)
-    if withheld:
-        yield f"""
-The code of {plural(withheld, "network")} has a license that does not permit redistribution (column `license`): a
-published copy has its row, and an empty `nn_code`.
-"""
+        yield (
+            f"{total:,} of these networks were traced in a sandbox, and no two of them compute the same, by their"
+            " graphs or, where the sizes of their parameters leave it open, by numbers; what is the same up to widths"
+            " is in one split (columns `graph`, `graph_widths`, `behavior`)."
+        )
+    if withheld := sum(outcome.rights.is_blocked(code) for code in outcome.kept):
+        yield (
+            f"The code of {plural(withheld, 'network')} has a license that does not permit redistribution (column"
+            " `license`): a published copy has its row, and an empty `nn_code`."
+        )
     if outcome.chat is not None:
-        yield "\n" + "\n".join(snapshot_chat_card(outcome.chat))
+        yield "\n".join(snapshot_chat_card(outcome.chat))
 
 
 def list_removed_rows(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:

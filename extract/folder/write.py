@@ -5,7 +5,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from extract.specs.make import write_specs
 from extract.specs.splits import assign_splits, write_spec_tables
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import code_span, count, plural
+from lemur_core.files.markdown import code_span, plural
 from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.similarity.views import Distinct, count_distinct
@@ -223,58 +223,19 @@ def _write_dataset(
         chat = build_chat(specs, of_specs, shortest, read_rights(folder), options.chat_max_tokens)
         tables |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = chat.counts()
-    modules = f"{plural(len(rows), 'PyTorch module')} as closed files where they could be closed, and"
-    taken = [source for source in facts.sources if source.instead_of]
-    lines = [
-        f"{modules} {plural(len(specs), 'neutral spec')} of them: what each module is and does, as facts that were"
-        " read or measured, never text of its source.",
-        "",
-        "```python",
-        "from datasets import load_dataset",
-        "",
-        'blocks = load_dataset("path/to/this/folder", "blocks")  # code, how far it runs, license, place in its source',
-        'specs = load_dataset("path/to/this/folder", "specs")    # arguments, shapes, parameters, layers',
-        *(['chat = load_dataset("path/to/this/folder", "chat")      # messages, task, block, license'] if chat else []),
-        "```",
-        "",
-        "`report.md` shows how far the blocks came, `manifest.json` says how to make this folder again, and `lemur"
-        " verify` checks its promises. The code of each block is under the license of its source.",
-        "",
-    ]
-    if taken:
+    lines = ["The code of each block is under the license of its source."]
+    if taken := [source for source in facts.sources if source.instead_of]:
         names = ", ".join(f"{code_span(source.name)} ({code_span(source.instead_of)})" for source in taken)
-        lines += [f"Releases in the place of sources that could not be reached: {names}.", ""]
-    if specs:
-        lines += _describe_specs(specs, splits, groups)
-    if chat:
-        lines += extraction_chat_card(chat)
+        lines += ["", f"Releases in the place of sources that could not be reached: {names}."]
     card = Card(
         name="Extracted PyTorch blocks",
-        description=f"{modules} neutral specs of them.",
+        description=f"{plural(len(rows), 'PyTorch module')} as closed files where they could be closed, and"
+        f" {plural(len(specs), 'neutral spec')} of them: what each module is and does, as facts that were read or"
+        " measured, never text of its source. Related blocks are in one split.",
         licenses=sorted({source.license for source in facts.sources}),
         size=len(rows),
-        text="\n".join(lines).rstrip() + "\n",
+        text="\n".join([*lines, *(["", *extraction_chat_card(chat)] if chat else [])]),
         sources=[(source.name, source.swhid) for source in facts.sources],
     )
     EXTRACTION.write_card(folder, {TABLE: len(rows), **tables}, card)
     return tables, counts
-
-
-def _describe_specs(specs: Sequence[Spec], splits: Mapping[str, int], groups: Mapping[str, int]) -> list[str]:
-    """Return the section of the card about the specs."""
-    rebuilt = Counter(spec.algorithm.rebuilds for spec in specs if spec.algorithm is not None)
-    return [
-        "## Specs",
-        "",
-        f"{', '.join(f'{count(splits[split])} {split}' for split in SPLITS)}. Related blocks (nearly the same class, or"
-        " the same design) form a group, column `cluster`, and a group is in one split:"
-        f" {plural(len(groups), 'group')}, the largest of {count(max(groups.values()))}. The table `blocks` is one"
-        " split; column `block` joins it with these.",
-        "",
-        f"{plural(sum(spec.parameters is not None for spec in specs), 'block was', 'blocks were')} seen to be"
-        f" constructed, {count(sum(bool(spec.cases) for spec in specs))} to run forward;"
-        f" {count(rebuilt.total())} tell what their block computes. Of {count(rebuilt[True])} a module was written from"
-        " the spec alone whose outputs, gradients and buffers are equal in every bit (`lemur rebuild`; of"
-        f" {count(rebuilt[None])} this was not tried). Column `license` is that of each block.",
-        "",
-    ]

@@ -117,7 +117,8 @@ def write_synthesis(
         parents = list({parent.sha256: parent for parent in map(describe_parent, folders)}.values())
         card = Card(
             name="Synthesized networks",
-            description="PyTorch networks that a language model wrote from facts about blocks; each was proved.",
+            description="PyTorch networks that a language model wrote from neutral specs of blocks (facts that were"
+            f" measured, never source text); each was proved before it was accepted: {', '.join(STEPS)}.",
             licenses=[license_],
             size=len(accepted),
             text=_card_text(records[0].model, counts, license_),
@@ -173,8 +174,6 @@ def _card_text(model: str, counts: Json, license_: str) -> str:
     """Return the text of the dataset card about the networks."""
     return "\n\n".join(
         [
-            "PyTorch networks by LEMUR's contract, written by a language model from neutral specs of blocks (facts that"
-            f" were measured, never source text), each proved before it was accepted: {', '.join(STEPS)}.",
             f"{count(counts['accepted'])} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
             " accepted.",
             f"License of the networks, as stated by the user: {license_}. `attempts.parquet` holds every prompt and"

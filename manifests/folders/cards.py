@@ -3,6 +3,7 @@
 Source: https://huggingface.co/docs/hub/datasets-manual-configuration, https://huggingface.co/docs/hub/datasets-cards
 """
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -134,6 +135,15 @@ def cite(name: str, version: str) -> str:
         f"@misc{{lemur-curator,\n  title = {{{title}}},\n  note = {{Written by lemur-curator {version}; pipeline of"
         f" arXiv:{PAPER}}},\n  url = {{https://arxiv.org/abs/{PAPER}}}\n}}"
     )
+
+
+def usage_lines(tables: Sequence[Table]) -> Iterator[str]:
+    """Yield how `datasets` opens each table."""
+    yield from ("", "```python", "from datasets import load_dataset", "")
+    for item in tables:
+        about = (inspect.getdoc(item.record) or "").partition("\n")[0]
+        yield f'{item.config} = load_dataset("path/to/this/folder", "{item.config}")  # {about}'
+    yield from ("```", "", "`manifest.json` says how to make this folder again, `lemur verify` checks its promises.")
 
 
 def column_lines(tables: Sequence[Table]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from manifests.folders.cards import (
     card_yaml,
     cite,
     column_lines,
+    usage_lines,
 )
 from manifests.folders.checks import (
     Check,
@@ -270,8 +271,9 @@ class Kind:
             source_datasets=self.source_datasets,
         )
         citation = ["", "## Citation", "", "```bibtex", cite(card.name, tool), "```"] if card.lemur else []
-        end = "\n".join([*disclosure.lines(), *column_lines(tables), *citation])
-        write_text(folder / "README.md", f"{yaml}\n# {plain(card.name)}\n\n{card.text.rstrip()}\n{end}\n")
+        lines = [f"{yaml}\n# {plain(card.name)}", "", plain(card.description), *usage_lines(tables)]
+        lines += ["", card.text.strip(), *disclosure.lines(), *column_lines(tables), *citation]
+        write_text(folder / "README.md", "\n".join(lines) + "\n")
         origin = DataOrigin(self.command, tool, card.sources, tags, disclosure, cites=bool(card.lemur))
         name, description = make_visible(card.name), make_visible(card.description)
         write_croissant(folder, tables, name, description, card.lemur, card.licenses, origin)
@@ -293,10 +295,10 @@ class Card:
 
     Attributes:
         name: title of the card, and name for catalogs.
-        description: one or two sentences, for catalogs.
+        description: one or two sentences, also for catalogs.
         licenses: SPDX expressions of the contents.
         size: number of rows of the default table.
-        text: Markdown below the title.
+        text: more Markdown, below how the tables are opened.
         sources: name and address of each source.
         lemur: the release of LEMUR that the data are of; empty for any other data, which are not those of its paper.
         disclosure: what this run did; that of the kind by default.
