@@ -137,7 +137,7 @@ def _write_card(part: Path, form: ExportForm, folder: Path, contents: ExportCont
     skipped = table(
         ["left out", "count"], [[code_span(why, 160), count(n)] for why, n in contents.skipped.most_common()]
     )
-    text = "\n\n".join([*contents.about, *(["\n".join(skipped)] if contents.skipped else [])])
+    text = "\n\n".join([*contents.about[1:], *(["\n".join(skipped)] if contents.skipped else [])])
     first = next(name for name, splits in contents.tables.items() if any(splits.values()))
     size = max(sum(map(len, splits.values())) for splits in contents.tables.values())
     card = Card(

@@ -9,8 +9,7 @@ import pytest
 
 from curate.compute.behavior import find_candidates, find_faults
 from curate.compute.graphs import GraphTrace, get_computations
-from curate.folder.recompute import compute_again
-from curate.kinds import verify
+from curate.kinds import compute_again, verify
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from manifests.folders.manifest import read_manifest
