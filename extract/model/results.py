@@ -4,12 +4,10 @@ All counts are derived from the rows of the table, so that anyone can recompute 
 """
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from extract.model.options import ExtractOptions
 from extract.resolve.discover import Selection
@@ -77,26 +75,7 @@ def code_columns(code: str | None) -> dict[str, Any]:
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 
-class RowCounts(TypedDict):
-    """Counts over the rows of a table, as the manifest states them."""
-
-    blocks: int
-    levels: dict[str, int]
-    reached: dict[str, int]
-    sources: dict[str, dict[str, int]]
-    categories: dict[str, dict[str, int]]
-    failures: dict[str, int]
-    fidelity: dict[str, int]
-    licenses: dict[str, int]
-    graphs: dict[str, int]
-    lines: int
-    lean: dict[str, int]
-    arguments: dict[str, int]
-    not_shown: dict[str, int]
-    targets: NotRequired[dict[str, Any]]
-
-
-def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> RowCounts:
+def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> dict[str, Any]:
     """Count by level, source, category, failure, fidelity and license, for the manifest and the report.
 
     `levels` counts the highest level of each block, so that it sums to `blocks`; `count_reached` counts a block at each
@@ -106,7 +85,7 @@ def count_rows(rows: Sequence[Block], targets: Sequence[str] | None = None) -> R
     """
     levels: Counter[str] = Counter(row.level for row in rows)
     categories = _count_levels(rows, "category")
-    counts: RowCounts = {
+    counts: dict[str, Any] = {
         "blocks": len(rows),
         "levels": {level: levels[level] for level in LEVELS},
         "reached": count_reached(levels),
@@ -176,25 +155,6 @@ def choose(rows: Iterable[Block]) -> dict[str, Block]:
             # Ids first: a bare name that is also the id of a block selects that block.
             chosen.setdefault(getattr(row, column), row)
     return chosen
-
-
-_Z = NormalDist().inv_cdf(0.975)
-
-
-def wilson(part: int, whole: int) -> tuple[float, float]:
-    """Return the 95 % Wilson score interval of a proportion.
-
-    Args: part, whole: the number of successes, and of all trials; `part` is at most `whole`.
-    Returns: lower and upper bound within 0..1; (0, 1) if there are no trials.
-    """
-    if not whole:
-        return 0.0, 1.0
-    share, square = part / whole, _Z**2 / whole  # not with SciPy, whose import takes longer than all reports
-    middle = share + square / 2
-    spread = math.sqrt(max(share * (1 - share) * square + square**2 / 4, 0.0))
-    low = 0.0 if part == 0 else (middle - spread) / (1 + square)
-    high = 1.0 if part == whole else (middle + spread) / (1 + square)
-    return low, high
 
 
 def _count_levels(rows: Iterable[Block], column: str) -> dict[str, dict[str, int]]:
