@@ -4,9 +4,11 @@ All counts are derived from the rows of the table, so that anyone can recompute 
 """
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any
 
 from extract.model.options import ExtractOptions
@@ -155,6 +157,25 @@ def choose(rows: Iterable[Block]) -> dict[str, Block]:
             # Ids first: a bare name that is also the id of a block selects that block.
             chosen.setdefault(getattr(row, column), row)
     return chosen
+
+
+_Z = NormalDist().inv_cdf(0.975)
+
+
+def wilson(part: int, whole: int) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval of a proportion.
+
+    Args: part, whole: the number of successes, and of all trials; `part` is at most `whole`.
+    Returns: lower and upper bound within 0..1; (0, 1) if there are no trials.
+    """
+    if not whole:
+        return 0.0, 1.0
+    share, square = part / whole, _Z**2 / whole  # not with SciPy, whose import takes longer than all reports
+    middle = share + square / 2
+    spread = math.sqrt(max(share * (1 - share) * square + square**2 / 4, 0.0))
+    low = 0.0 if part == 0 else (middle - spread) / (1 + square)
+    high = 1.0 if part == whole else (middle + spread) / (1 + square)
+    return low, high
 
 
 def _count_levels(rows: Iterable[Block], column: str) -> dict[str, dict[str, int]]:

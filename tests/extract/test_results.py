@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.model.results import at_least, choose, count_reached, count_rows, count_targets
+from extract.model.results import at_least, choose, count_reached, count_rows, count_targets, wilson
 from manifests.records import LEVELS, Block
 
 NAMES = ("Attention", "Scale", "Block")
@@ -95,3 +96,10 @@ def test_targets() -> None:
     assert found["reached"]["executed"] == 2
     assert count_rows(rows, ["Gone"])["targets"]["found"] == 0
     assert "targets" not in count_rows(rows)
+
+
+def test_the_interval_of_nothing_says_nothing() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson(0, 7)[0] == 0.0
+    assert wilson(7, 7)[1] == 1.0
+    assert wilson(6, 10) == pytest.approx((0.3127, 0.8318), abs=1e-4)
