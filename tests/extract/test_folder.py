@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
@@ -89,25 +88,6 @@ def test_the_columns_of_a_block() -> None:
         *("graph", "graph_widths", "lean_error", "quality"),
         *("arguments_from", "not_shown"),
     ]
-    nullable = {field.name for field in schema if field.nullable}
-    text = {"error_kind", "error", "fidelity", "code", "code_sha256", "file", "arguments", "observed"}
-    text |= {
-        "arguments_from",
-        "dynamic",
-        "graph",
-        "graph_widths",
-        "lean_code",
-        "lean_sha256",
-        "lean_license",
-        "lean_error",
-        "not_shown",
-    }
-    numbers = {"n_lines", "lean_lines", "quality"}
-    assert nullable == text | numbers
-    for name in ("requires", "resolutions", "lean_requires"):
-        assert pa.types.is_list(schema.field(name).type)
-        assert schema.field(name).type.value_type == pa.string()
-    assert schema.field("start_line").type == schema.field("n_lines").type == pa.int64()
 
 
 def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], monkeypatch: pytest.MonkeyPatch) -> None:
