@@ -70,8 +70,8 @@ EXPORT = Kind(
     ),
     source_datasets=("extended",),
     named={
-        "problems": Named("problem", ("name", "block"), "code_sha256", "code_sha256", ("block", "cases", *_ABOUT)),
-        "prompt_completion": Named("conversation", ("id",), "code_sha256", "code_sha256", ("task", *_ABOUT)),
+        "problems": Named("problem", ("name", "block"), ("block", "cases", "hackable", *_ABOUT)),
+        "prompt_completion": Named("conversation", ("id",), ("task", *_ABOUT)),
     },
 )
 

@@ -114,16 +114,16 @@ class Named:
     Attributes:
         what: a row, in one word.
         names: the fields that name it, the best first.
-        codes: the field with the SHA-256 of the code that it is about, or of several, which parents may hold.
-        own: the field with the SHA-256 of its own code.
         fields: what is shown of it.
+        own: the field with the SHA-256 of its code.
+        codes: the field with the SHA-256 of the code that it comes from, or of several, which parents may hold.
     """
 
     what: str
     names: tuple[str, ...]
-    codes: str
-    own: str
     fields: tuple[str, ...]
+    own: str = "code_sha256"
+    codes: str = "code_sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +330,7 @@ def files_by_split(folder: str) -> dict[str, str]:
 #: Conversations have other rows in each format, but the same files.
 _CHAT, _CHAT_DROPS = files_by_split("data/chat"), {_WHOLE: "chat_drops.parquet"}
 
+_LISTED = ("id", "split", "family", "task", "dataset", "best_accuracy", "score")
 SNAPSHOT = Kind(
     name="snapshot",
     command="lemur curate",
@@ -348,9 +349,7 @@ SNAPSHOT = Kind(
     disclosure=SNAPSHOT_DISCLOSURE,
     source_datasets=("extended",),
     named={
-        "records": Named(
-            "record", ("nn", "id"), "id", "id", ("id", "split", "family", "task", "dataset", "best_accuracy", "score")
-        )
+        "records": Named("record", ("nn", "id"), _LISTED, own="id", codes="id"),
     },
 )
 
@@ -367,13 +366,7 @@ EXTRACTION = Kind(
     tags=("pytorch", "code"),
     disclosure=EXTRACTION_DISCLOSURE,
     named={
-        "blocks": Named(
-            "block",
-            ("block", "qualname", "name"),
-            "code_sha256",
-            "code_sha256",
-            ("level", "category", "n_lines", "license"),
-        )
+        "blocks": Named("block", ("block", "qualname", "name"), ("level", "category", "n_lines", "license")),
     },
 )
 
