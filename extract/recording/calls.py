@@ -53,10 +53,12 @@ class NamedCalls(ReportedCalls):
     Args:
         names: the module of each name of the source in their expressions.
         way: how the arguments of the constructor were found.
+        driver: the code that made the calls: tests, an example, a definition.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     way: Way = RECORDED
+    driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)

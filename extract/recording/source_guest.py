@@ -30,6 +30,7 @@ from extract.recording.drivers import (
     CONFIGURED,
     GIVEN,
     SEARCHED,
+    WRITTEN,
     Driver,
     drive_code,
     drive_definition,
@@ -49,9 +50,10 @@ _REQUIRED = re.compile(r"(?i)\b(?:install|require[sd]?) ([\w-]+(?:,? ?[<>=!~]=?=
 _MAX_STEPS = 30_000  # modules constructed and called by one driver
 _MAX_ALL_STEPS = 2_000_000
 _MAX_FILES, _MAX_WRITTEN, _MAX_TESTS = 3, 4, 3  # drivers tried for one class
-_MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # of these by their effort
+_MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # definitions, by their effort
 _FIRST = 2  # drivers that each class tries before one tries more, since the seconds are for all
-_ENOUGH_STEPS = 3_000  # of its drivers: few classes are first seen after more, so that nothing is guessed any more
+#: Few classes are first seen after so many: of the definitions that need no arguments; of all drivers before a guess.
+_ENOUGH_STEPS = 3_000
 _NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
 _MAX_TRIED = 400  # in all
 _LAST_SECONDS = 400.0  # of CPU time: no driver starts later; the counts end ordinary runs
@@ -216,37 +218,41 @@ class _Recording:
         self._known: dict[str, Calls] = {}
         self._steps_of: dict[str, int] = {}  # by driver
         self._bases: list[type[nn.Module]] = []
+        self._unknown: dict[str, type[nn.Module]] = {}  # classes without a call so far
         self._drivers: dict[int, Driver | None] = {}  # by the id of a definition
 
     def record(self, keys: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         """Return the calls of each class in the first of its drivers that shows some whose arguments nobody guessed.
 
         Else they are those of any that ran. A class that was never called shows how it was constructed. Each class has
-        its own list of drivers, whatever else is wanted; guesses end by the steps of these, whoever ran them.
+        its own list of drivers, whatever else is wanted, and these end by the steps that they took, whoever ran them.
         """
         classes = {key: cls for key in keys if (cls := self._find(key)) is not None}
         self._bases = [cls for cls in classes.values() if cls.__subclasses__()]
         waiting = {key: self._choose(cls) for key, cls in classes.items()}
-        shown: dict[str, list[RecordedCall]] = {}
-        steps = Counter[str]()
+        self._unknown = dict(classes)
+        shown: dict[str, tuple[str, list[RecordedCall]]] = {}
+        written, steps = Counter[str](), Counter[str]()  # of the authors' code; of definitions
         for tries in (_FIRST, None):
             for key in [key for key in waiting if key not in shown]:
                 for driver in islice(waiting[key], tries):
-                    if driver.effort > GIVEN and steps[key] > _ENOUGH_STEPS:
+                    guessed = driver.effort > GIVEN
+                    if driver.effort > WRITTEN and steps[key] + guessed * written[key] > _ENOUGH_STEPS:
                         break
                     calls = self._run(driver).get(key, [])
-                    steps[key] += self._steps_of.get(driver.key, 0)
+                    counted = steps if driver.effort > WRITTEN else written
+                    counted[key] += self._steps_of.get(driver.key, 0)
                     if _has_forward(calls) and calls[0].way == RECORDED:
-                        shown[key] = calls
+                        shown[key] = driver.key, calls
+                        del self._unknown[key]
                         break
         for key in [key for key in waiting if key not in shown]:
-            ran = [calls_of[key] for calls_of in self._known.values() if calls_of.get(key)]
+            ran = [(driver, calls[key]) for driver, calls in self._known.items() if calls.get(key)]
             if ran:
-                shown[key] = max(ran, key=lambda calls: ("forward" in calls[0].calls, calls[0].way == RECORDED))
+                shown[key] = max(ran, key=lambda item: ("forward" in item[1][0].calls, item[1][0].way == RECORDED))
         return {
-            key: [{**call.calls, "names": call.names, "way": call.way} for call in shown[key][:MOST_CALLS]]
-            for key in keys
-            if key in shown
+            key: [{**call.calls, "names": call.names, "way": call.way, "driver": driver} for call in calls[:MOST_CALLS]]
+            for key, (driver, calls) in shown.items()
         }
 
     @staticmethod
@@ -323,13 +329,13 @@ class _Recording:
         self._steps_of[driver.key] = 0
         known: dict[str, list[RecordedCall]] = {}
         for on_meta in (True, False):
-            recorder = SourceRecorder(self._packages, _MAX_STEPS, self._find_type, self._bases)
+            recorder = SourceRecorder(self._packages, _MAX_STEPS, self._find_type, self._bases, self._unknown.keys())
             ends = True
             try:
                 with _ending_waits(), recorder:
-                    driver.run(on_meta)
+                    driver.run(on_meta, partial(recorder.holds, self._unknown.values()))
             except (Exception, _WaitingError) as failure:  # noqa: BLE001 (what is foreign raises anything, outside of attempts, too)
-                worked = any(map(_has_forward, recorder.calls.values())) and "meta" not in str(failure)
+                worked = recorder.ran and "meta" not in str(failure)
                 waits = isinstance(getattr(failure, "cause", failure), _WaitingError)
                 ends = worked or waits
             self._steps_of[driver.key] += recorder.steps
@@ -344,7 +350,7 @@ class _Recording:
 
 def _drive_tests(place: tuple[Path, str]) -> Driver:
     root, path = place
-    return Driver(f"{path} tests", lambda _: run_tests(root, path))
+    return Driver(f"{path} tests", lambda *_: run_tests(root, path))
 
 
 def _has_forward(calls: Sequence[RecordedCall]) -> bool:
