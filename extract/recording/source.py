@@ -52,11 +52,6 @@ class SourceCalls:
     missing: str | None = None
     absent: str | None = None
 
-    def __post_init__(self) -> None:
-        """Shorten the reason, and make control characters visible: foreign code determines the text."""
-        if self.missing is not None:
-            object.__setattr__(self, "missing", make_visible(self.missing, _REASON_CHARACTERS))
-
 
 RECORD_SOURCE = SandboxStage[SourceCalls](
     "extract.recording.source_guest:record_source",
@@ -126,7 +121,7 @@ def record_sources(
     for name, members in by_source.items():
         answer = answers[name]
         if answer.missing is not None:
-            missing[name] = answer.missing
+            missing[name] = make_visible(answer.missing, _REASON_CHARACTERS)  # foreign code determines the text
         by_module = {file.module: file.path for file in members[0].module.source.files}
         for target in members:
             calls = answer.calls.get(_key(target))

@@ -48,7 +48,6 @@ from lemur_core.sandbox.server.foreign import one_line
 #: "MMCV==2.1.0 is used but incompatible. Please install mmcv>=2.0.0rc4, <2.1.0."
 _REQUIRED = re.compile(r"(?i)\b(?:install|require[sd]?) ([\w-]+(?:,? ?[<>=!~]=?=? ?\d(?:[\w.]*\w)?)+)")
 _MAX_STEPS = 30_000  # modules constructed and called by one driver
-_MAX_ALL_STEPS = 2_000_000
 _MAX_FILES, _MAX_WRITTEN, _MAX_TESTS = 3, 4, 3  # drivers tried for one class
 _MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # definitions, by their effort
 _FIRST = 2  # drivers that each class tries before one tries more, since the seconds are for all
@@ -323,8 +322,7 @@ class _Recording:
         """Return the calls that a driver shows; run on the meta device, or on the CPU if it fails there."""
         if driver.key in self._known:
             return self._known[driver.key]
-        steps = sum(self._steps_of.values())
-        if len(self._known) >= _MAX_TRIED or steps > _MAX_ALL_STEPS or time.process_time() > _LAST_SECONDS:
+        if len(self._known) >= _MAX_TRIED or time.process_time() > _LAST_SECONDS:
             return {}
         self._steps_of[driver.key] = 0
         known: dict[str, list[RecordedCall]] = {}

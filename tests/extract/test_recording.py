@@ -26,7 +26,7 @@ from extract.extractor import BlockExtractor
 from extract.recording import source_guest
 from extract.recording.calls import find_origin
 from extract.recording.configured import list_accepted, make_type_finder, read_settings
-from extract.recording.drivers import list_examples
+from extract.recording.drivers import list_examples, run_models
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.source import list_examples as list_documented
@@ -221,6 +221,12 @@ def test_light_tensors_keep_small_values_and_drop_large_ones() -> None:
         assert torch.randn(2).new_empty(3, 5).shape == (3, 5)
         large = (torch.randint(9, (2**20,)), torch.randn(2).new_empty((2**20,)), nn.Linear(2**10, 2**10).weight)
         assert all(tensor.is_meta for tensor in large)
+        wide = torch.randn(2, 8, 64, 64)
+        for layer in (nn.BatchNorm2d(8), nn.GroupNorm(4, 8), nn.LayerNorm(64)):
+            assert (layer(wide).is_meta, layer(wide).shape) == (True, wide.shape)
+        for layer in (nn.BatchNorm2d(6), nn.GroupNorm(3, 6), nn.LayerNorm(8)):
+            with pytest.raises((RuntimeError, ValueError)):
+                layer(wide)
     with LightTensors(on_meta=False):
         assert not torch.randn(3, device="cuda").is_meta
     with LightTensors(on_meta=False), torch.no_grad():
@@ -451,6 +457,26 @@ class Gate(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: object = None, scale: int = 1) -> torch.Tensor:
         return x
+
+
+def test_calls_of_wanted_classes_alone_are_kept_and_models_without_them_are_not_called() -> None:
+    recorder = make_recorder(wanted={f"{__name__}:Gate"})
+    ran: list[str] = []
+
+    class Net(nn.Module):
+        def __init__(self, part: nn.Module) -> None:
+            super().__init__()
+            self.part = part
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ran.append(type(self.part).__name__)
+            return self.part(x)  # type: ignore[no-any-return]
+
+    with recorder:
+        for part in (Taker, lambda: Gate(8)):
+            run_models([lambda part=part: Net(part())], True, lambda: recorder.holds([Gate]))
+    assert set(ran) == {"Gate"}
+    assert [*recorder.calls] == [f"{__name__}:Gate"]
 
 
 def test_defaults_by_name_are_left_out(recorder: SourceRecorder) -> None:
