@@ -53,8 +53,9 @@ def measure(package: str) -> dict[str, Any]:
     called = [item["driver"] for item in found.values() if item.get("called")]
     kinds = Counter(next(kind for word, kind in _KINDS.items() if word in driver) for driver in called)
     source = next(iter(rows.values())).source
+    notes = extractor.facts.notes
     seconds = round(_count_seconds() - started, 1)
-    return {"source": source, "classes": len(rows), "shown_by": kinds, "cpu_seconds": seconds, "blocks": found}
+    return {"source": source, "classes": len(rows), "shown_by": kinds, "cpu_seconds": seconds, "blocks": found, "notes": notes}
 
 
 def _count_seconds() -> float:

@@ -332,6 +332,8 @@ def test_tests_run_with_their_first_values_then_with_others(tmp_path: Path, monk
     first = [(6, 0.5, 1, 2, 9), (5, 3, "outer"), "absent", ("set up", 1), (4, "on meta"), (4, "with values")]
     others = [(6, 0.0, 1, 2, 9), (6, 3, "outer"), ("set up", 2), (6, 0.5, 3, 4, 9), (7, 3, "outer")]
     assert [*first, *others] == sys.modules["folding_tests.inner.test_folding_suite"].RAN
+    # Of many values four are passed, and all that are classes.
+    assert sys.modules["folding_tests.inner.test_folding_suite"].KINDS == [1, 2, 3, 4, 0, 0.0]
     # A `conftest.py` that fails costs its fixtures.
     (suite.parent / "conftest.py").write_text("1 / 0")
     sys.modules["folding_tests.inner.test_folding_suite"].RAN.clear()
