@@ -54,6 +54,7 @@ _FIRST = 2  # drivers that each class tries before one tries more, since the sec
 _ENOUGH_STEPS = 3_000
 _MAX_TRIED = 400  # in all
 _LAST_SECONDS = 400.0  # of CPU time: no driver starts later; the counts end ordinary runs
+_LONG_SLEEP_SECONDS = 0.5
 _WAIT_SECONDS, _LEAST_CPU = 10.0, 0.1  # in so many seconds, a driver that does not wait for anything uses more
 
 
@@ -110,6 +111,7 @@ def _disable_loading() -> None:
     names in the modules of torch.
     """
     disable_denied()
+    time.sleep = _end_waiting
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
     loading = types.FunctionType(torch.load.__code__, vars(torch.serialization), "load", torch.load.__defaults__)
@@ -119,6 +121,12 @@ def _disable_loading() -> None:
     torch.hub.load_state_dict_from_url.__code__ = _load_nothing.__code__
     nn.Module.load_state_dict = _load_nothing  # type: ignore[method-assign]
     torch.ops.load_library = partial(_load_library_or_nothing, torch.ops.load_library)  # type: ignore[method-assign]
+
+
+def _end_waiting(seconds: float) -> None:
+    """Do not sleep: what somebody waits for, such as the next try of a download, never comes here."""
+    if seconds >= _LONG_SLEEP_SECONDS:
+        raise _WaitingError
 
 
 def _load_nothing(*_: Any, **__: Any) -> Any:
