@@ -39,7 +39,7 @@ def measure(package: str) -> dict[str, Any]:
 
     def note(*args: Any, **options: Any) -> Iterator[RecordedClass]:
         for item in record_sources(*args, **options):
-            first = item.calls.calls[0]
+            first = item.calls[0]
             found[item.target.block] = {"driver": first.driver, "way": first.way, "called": first.forward is not None}
             yield item
 

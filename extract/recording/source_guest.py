@@ -111,7 +111,7 @@ def _disable_loading() -> None:
     names in the modules of torch.
     """
     disable_denied()
-    time.sleep = _end_waiting
+    time.sleep = _end_waiting  # type: ignore[assignment]
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
     loading = types.FunctionType(torch.load.__code__, vars(torch.serialization), "load", torch.load.__defaults__)

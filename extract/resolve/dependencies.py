@@ -169,7 +169,10 @@ class DependencyGraph:
                     result.requires.add(self.library.import_name(module.source, target_of_local.package))
             elif isinstance(target_of_local, Missing):
                 if not entry.guarded and _runs_at_once(module, statement, entry.alias):
-                    result.problems.append(_describe_missing(module, statement, entry.alias, target_of_local))
+                    dotted = ".".join(filter(None, (entry.alias.module, entry.alias.name)))
+                    reason = Reason.NATIVE_OP if is_extension(dotted) else Reason.UNRESOLVED_IMPORT
+                    where = f"{_locate(module, statement)}: {dotted}: {target_of_local.where}"
+                    result.problems.append(Problem(reason, where))
             elif isinstance(target_of_local, Definition) and not entry.stand_alone:
                 result.glue.append(self.symbol(target_of_local))
                 if entry.is_global or entry.in_class:
@@ -521,12 +524,6 @@ def _runs_at_once(module: Module, statement: Statement, alias: Alias) -> bool:
         elif isinstance(node, ast.Import | ast.ImportFrom) and alias in import_aliases(node):
             return True
     return False
-
-
-def _describe_missing(module: Module, statement: Statement, alias: Alias, target: Missing) -> Problem:
-    dotted = ".".join(filter(None, (alias.module, alias.name)))
-    reason = Reason.NATIVE_OP if is_extension(dotted) or is_extension(alias.module) else Reason.UNRESOLVED_IMPORT
-    return Problem(reason, f"{_locate(module, statement)}: {dotted}: {target.where}")
 
 
 def _locate(module: Module, at: Statement | Use) -> str:

@@ -24,11 +24,11 @@ from extract.arguments.hints import HintFinder
 from extract.arguments.values.inputs import RECORD
 from extract.extractor import BlockExtractor
 from extract.recording import source_guest
-from extract.recording.calls import find_origin
 from extract.recording.configured import list_accepted, make_type_finder, read_settings
 from extract.recording.drivers import list_examples, run_models
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import RecordedCall, SourceRecorder
+from extract.recording.source import find_origin
 from extract.recording.source import list_examples as list_documented
 from extract.recording.source_guest import spread
 from extract.recording.testing import find_absent, run_tests
