@@ -23,7 +23,6 @@ from torch import nn
 
 from extract.arguments.search_guest import disable_denied
 from extract.arguments.trials import AttemptError, seed_all
-from extract.arguments.values.names import read_parameters
 from extract.recording.configured import ConfigurationFile, find_file_parameter, list_accepted, make_type_finder
 from extract.recording.drivers import (
     CONFIGURED,
@@ -39,9 +38,7 @@ from extract.recording.drivers import (
 from extract.recording.messages import MOST_CALLS, RECORDED, SourceRecording
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.testing import ReplacedModule, find_absent, import_module, run_tests
-from extract.recording.users import UseGraph, is_of
-from extract.standins.neighbours import radius_graph
-from extract.standins.sparse import SparseTensor, torch_sparse
+from extract.recording.users import UseGraph
 from lemur_core.sandbox.server.foreign import one_line
 
 #: "MMCV==2.1.0 is used but incompatible. Please install mmcv>=2.0.0rc4, <2.1.0."
@@ -100,7 +97,6 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
         absent = None
     if absent or all(name in failures for name in own):
         return {"calls": {}, "missing": failures[next(name for name in own if name in failures)], "absent": absent}
-    _stand_in(packages)
     return {"calls": _Recording(request, packages).record(request.classes), "missing": None}
 
 
@@ -149,21 +145,6 @@ def _is_compiled(absent: str, folders: Sequence[str]) -> bool:
     """Return whether a module that is lacking is a compiled one of a package that is there, such as `mmcv._ext`."""
     top, _, rest = absent.partition(".")
     return rest.rpartition(".")[2].startswith("_") and any(Path(folder, top).is_dir() for folder in folders)
-
-
-def _stand_in(packages: frozenset[str]) -> None:
-    """Put what blocks have for operators of compiled packages into the modules that define or import them."""
-    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages]
-    replacements: tuple[Any, ...] = (radius_graph, SparseTensor, torch_sparse)
-    for module, ours in itertools.product(modules, replacements):
-        theirs = vars(module).get(ours.__name__)
-        if isinstance(theirs, type(ours)) and is_of(theirs, packages) and _list_parts(theirs) <= _list_parts(ours):
-            setattr(module, ours.__name__, ours)
-
-
-def _list_parts(item: Any) -> set[str]:
-    """Return the parameters of a function, or the public attributes of a class."""
-    return {name for name in dir(item) if name[0] != "_"} if isinstance(item, type) else set(read_parameters(item))
 
 
 def _read_tests(request: SourceRecording) -> dict[tuple[Path, str], str]:

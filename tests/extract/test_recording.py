@@ -23,7 +23,6 @@ from torch import nn
 from extract.arguments.hints import HintFinder
 from extract.arguments.values.inputs import RECORD
 from extract.extractor import BlockExtractor
-from extract.recording import source_guest
 from extract.recording.configured import list_accepted, make_type_finder, read_settings
 from extract.recording.drivers import list_examples, run_models
 from extract.recording.meta import LargeModelError, LightTensors
@@ -34,7 +33,6 @@ from extract.recording.source_guest import spread
 from extract.recording.testing import find_absent, run_tests
 from extract.recording.users import UseGraph, list_stored
 from extract.sources import open_source
-from extract.standins import sparse
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "recording.md", "Texts")
@@ -148,26 +146,6 @@ def test_an_extraction_itself_imports_no_torch() -> None:
 def test_drivers_of_one_module_are_tried_from_all_its_parts() -> None:
     assert spread(range(8)) == [0, 4, 2, 6, 1, 5, 3, 7]
     assert [sorted(spread(range(count))) for count in range(9)] == [list(range(count)) for count in range(9)]
-
-
-def test_what_replaces_compiled_packages_is_there_while_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    class SparseTensor:
-        def coo(self) -> None: ...
-
-    def radius_graph(x: Any, r: float, another: int) -> None: ...
-
-    kept = {"torch_sparse": torch, "radius_graph": radius_graph}
-    package = __name__.partition(".")[0]
-    defining: dict[str, Any] = {"SparseTensor": SparseTensor, **kept}
-    modules = {f"{package}.defining": defining, "other": {"SparseTensor": SparseTensor}}
-    for name, values in modules.items():
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-        sys.modules[name].__dict__.update(values)
-    source_guest._stand_in(frozenset({package}))
-    assert sys.modules[f"{package}.defining"].SparseTensor is sparse.SparseTensor
-    assert sys.modules["other"].SparseTensor is SparseTensor
-    # One takes what ours does not, the other is no class.
-    assert {name: vars(sys.modules[f"{package}.defining"])[name] for name in kept} == kept
 
 
 @pytest.mark.parametrize(
