@@ -35,8 +35,15 @@ from extract.proofs.validate import (
     validate_all,
 )
 from extract.proofs.visit import SIGN, VISIT, BlockVisit, RunnableBlock, visit_all
-from extract.recording.calls import ArgumentsFrom, RecordedCalls, find_origin
-from extract.recording.source import RECORD_SOURCE, is_recorded, list_pytest, record_sources
+from extract.recording.source import (
+    RECORD_SOURCE,
+    ArgumentsFrom,
+    RecordedClass,
+    find_origin,
+    is_recorded,
+    list_pytest,
+    record_sources,
+)
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import list_distributions, make_guess
 from extract.resolve.index import FactsIndex
@@ -236,14 +243,14 @@ class StageContext:
             self._hints[target.block] = self.finder.hints_for(target).to_json()
         return self._hints[target.block]
 
-    def add_calls(self, target: TargetClass, calls: RecordedCalls, places: Mapping[str, tuple[str, str]]) -> None:
-        """Add recorded calls to the hints of a class. Args: places: where the recording file has its names from."""
-        by_path = self.library.by_path
+    def add_calls(self, recorded: RecordedClass) -> None:
+        """Add recorded calls to the hints of a class."""
+        by_path, target, places = self.library.by_path, recorded.target, recorded.places
         named = [
-            (by_path[places[word]], word) for word in sorted(calls.words & places.keys()) if places[word] in by_path
+            (by_path[places[word]], word) for word in sorted(recorded.words & places.keys()) if places[word] in by_path
         ]
         companions = [asdict(item) for item in self.finder.companions.list_defined(named, target)]
-        self._hints[target.block] = calls.add_to(self.hints(target), companions)
+        self._hints[target.block] = recorded.add_to(self.hints(target), companions)
 
     def companions(self, block: PendingBlock) -> tuple[CompanionCode, ...]:
         """Return the companions that the arguments of a block name."""
@@ -338,9 +345,8 @@ def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageCont
     # Imports inside functions are the blocks' imports, too.
     originals = {name: (*folders, *context.runtime.folders) for name, folders in context.originals.items()}
     places = originals, context.tests
-    calls = record_sources(targets, *places, named, context.index, missing, context.provide, **context.comparison)
-    for item in calls:
-        context.add_calls(item.target, item.calls, item.places)
+    for item in record_sources(targets, *places, named, context.index, missing, context.provide, **context.comparison):
+        context.add_calls(item)
     return missing
 
 

@@ -29,7 +29,7 @@ from extract.recording.configured import list_accepted
 from extract.recording.meta import LightTensors
 from extract.recording.recorder import guessing
 
-GIVEN, CONFIGURED, SEARCHED = 0, 1, 2  # efforts
+WRITTEN, GIVEN, CONFIGURED, SEARCHED = range(4)  # efforts
 _SECONDS = 3.0  # of CPU time for one construction, example, or search of inputs; the numbers of attempts end most
 _CONSTRUCTIONS, _FORWARDS, _PATIENCE = 30, 45, 10  # attempts with one model; most of those that run do so at once
 _MAX_MODELS = 2  # out of one call
@@ -43,13 +43,15 @@ class Driver:
     """A way to run models.
 
     Args:
-        run: with `True`, on the meta device.
-        effort: `GIVEN` if nobody guesses its arguments, `CONFIGURED` if only settings or other models, `SEARCHED` else.
+        run: with `True`, on the meta device. It also takes what tells whether something wanted was constructed:
+            a model that holds nothing of it is not called.
+        effort: `WRITTEN` for code that the authors wrote to be run; of definitions `GIVEN` if nobody guesses their
+            arguments, `CONFIGURED` if only settings or other models, `SEARCHED` else.
     """
 
     key: str
-    run: Callable[[bool], None]
-    effort: int = GIVEN
+    run: Callable[[bool, Callable[[], bool]], None]
+    effort: int = WRITTEN
 
 
 def drive_definition(definition: Any) -> Driver | None:
@@ -68,7 +70,7 @@ def drive_definition(definition: Any) -> Driver | None:
         return None
     if list_required(parameters) or not _may_give_module(definition):
         return None
-    return Driver(key, functools.partial(run_models, [definition]))
+    return Driver(key, functools.partial(run_models, [definition]), GIVEN)
 
 
 def drive_code(key: str, code: str, space: Mapping[str, Any]) -> Driver:
@@ -95,8 +97,10 @@ def _may_give_module(function: Any) -> bool:
 # -- running ---------------------------------------------------------------------------------------------------------
 
 
-def run_models(calls: Sequence[Callable[[], Any]], on_meta: bool) -> None:
+def run_models(calls: Sequence[Callable[[], Any]], on_meta: bool, holds: Callable[[], bool]) -> None:
     """Construct a model by the first of these calls that gives one which runs, and run it forward.
+
+    Args: holds: says whether that is of use: nothing runs if the model has none of the classes that are wanted.
 
     Raises: AttemptError with the last failure if none runs.
     """
@@ -106,6 +110,8 @@ def run_models(calls: Sequence[Callable[[], Any]], on_meta: bool) -> None:
             seed_all()
             try:
                 result = attempt(build, _SECONDS)
+                if not holds():
+                    return
                 items = [result, *(result if isinstance(result, list | tuple) else ())]
                 for model in [item for item in items if isinstance(item, nn.Module)][:_MAX_MODELS]:
                     _run_forward(model)
@@ -117,7 +123,9 @@ def run_models(calls: Sequence[Callable[[], Any]], on_meta: bool) -> None:
         raise failure
 
 
-def _run_class(cls: type[nn.Module], accepted: Sequence[tuple[str, type]], on_meta: bool) -> None:
+def _run_class(
+    cls: type[nn.Module], accepted: Sequence[tuple[str, type]], on_meta: bool, holds: Callable[[], bool]
+) -> None:
     """Construct a class as it is, or with arguments that are searched for, and run it. Raises: AttemptError."""
     names = namespace(vars(sys.modules[cls.__module__]) | {kind.__name__: kind for _, kind in reversed(accepted)}, [])
     companions = [{"parameter": name, "name": kind.__name__, "wants_class": False} for name, kind in accepted]
@@ -128,10 +136,14 @@ def _run_class(cls: type[nn.Module], accepted: Sequence[tuple[str, type]], on_me
         if not constructor.required:
             with contextlib.suppress(AttemptError):  # the search continues from what it lacks
                 seed_all()
-                _run_forward(attempt(cls, _SECONDS))
+                model = attempt(cls, _SECONDS)
+                if holds():
+                    _run_forward(model)
                 return
         with guessing(cls):
             for built, _ in Search(constructor, forward=False).calls():
+                if not holds():
+                    return
                 try:
                     _run_forward(built.module, constructor, built.arguments)
                 except AttemptError as error:
@@ -169,7 +181,7 @@ def _list_images(model: nn.Module) -> Iterator[dict[str, Any]]:
         yield {"args": [f"torch.randn((2, {first.in_channels}, {frames}{side}, {side}))"] * count, "kwargs": []}
 
 
-def _run_code(code: str, space: Mapping[str, Any], on_meta: bool) -> None:
+def _run_code(code: str, space: Mapping[str, Any], on_meta: bool, _holds: Callable[[], bool]) -> None:
     """Execute code statement by statement. Raises: AttemptError at the first that fails."""
     try:
         statements = ast.parse(code).body

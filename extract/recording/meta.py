@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
@@ -30,6 +31,7 @@ _MOVES = frozenset((torch.Tensor.cuda, torch.Tensor.cpu))
 _TO = torch.Tensor.to
 #: Functions whose kernels for the meta device are in Python; they return their first argument.
 _INITIALIZATIONS = frozenset((torch.Tensor.normal_, torch.Tensor.uniform_))
+_NORMALIZATIONS = frozenset((F.batch_norm, F.group_norm, F.layer_norm))  # 2 ms in Python on the meta device
 
 
 class LargeModelError(Exception):
@@ -88,6 +90,8 @@ class LightTensors(TorchFunctionMode):
                 named["device"] = torch.device("meta")
             if func in _INITIALIZATIONS and torch.is_floating_point(args[0]):
                 return args[0]
+            if func in _NORMALIZATIONS and len(args) > 1 and _fits(func, args, named):
+                return torch.empty_like(args[0])
         return func(*args, **named)
 
 
@@ -113,6 +117,15 @@ def _count(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> int:
         return int(torch.Size(size).numel())
     except TypeError:
         return 0
+
+
+def _fits(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Return whether a normalization accepts its input, (N, C, ...): the result has the same shape then."""
+    shape, second = args[0].shape, args[1]
+    if func is F.layer_norm:
+        return tuple(shape[-len(second) :]) == tuple(second)
+    widths = {tensor.numel() for tensor in _list_tensors((*args[1:], *named.values()))}
+    return len(shape) > 1 and widths <= {shape[1]} and (func is F.batch_norm or shape[1] % second == 0)
 
 
 def _list_tensors(values: Iterable[Any], depth: int = 2) -> Iterator[torch.Tensor]:

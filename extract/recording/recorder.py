@@ -5,7 +5,7 @@ import copyreg
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -63,6 +63,7 @@ class SourceRecorder:
         most_steps: modules that may be constructed and called, so that what runs ends after the same work everywhere.
         find_type: returns the class that a registry finds by a name.
         bases: classes whose calls those of their subclasses show, which may be all that is ever constructed.
+        wanted: the keys of the classes whose calls are described; None for all.
     """
 
     def __init__(
@@ -71,9 +72,12 @@ class SourceRecorder:
         most_steps: int,
         find_type: Callable[[str], type | None] = lambda _: None,
         bases: Sequence[type[nn.Module]] = (),
+        wanted: Collection[str] | None = None,
     ) -> None:
         self.calls: dict[str, list[RecordedCall]] = {}
         self.steps = 0
+        self.ran = False  # whether a module of the packages returned something
+        self._wanted = wanted
         self._packages = packages
         self._most_steps = most_steps
         self._find_type = find_type
@@ -107,6 +111,7 @@ class SourceRecorder:
             try:
                 output = recorder._call(module, *args, **kwargs)
                 worked = True
+                recorder.ran = recorder.ran or is_of(type(module), recorder._packages)
             finally:
                 recorder._depth -= 1
                 # A call from outside that fails may be a guess.
@@ -125,6 +130,11 @@ class SourceRecorder:
         nn.Module.__call__ = self._call  # type: ignore[method-assign]
         for base, init in self._bases.items():
             base.__init__ = init
+
+    def holds(self, classes: Iterable[type[nn.Module]]) -> bool:
+        """Return whether an instance of one of these classes was constructed."""
+        kinds = tuple(classes)
+        return any(isinstance(module, kinds) for module, _ in self._constructed.values())
 
     def forget(self) -> None:
         """Let go of the modules that were constructed so far; keep how those were whose class was never called."""
@@ -170,7 +180,8 @@ class SourceRecorder:
         return self._constructed.get(id(module), (None, None))[1]
 
     def _key(self, cls: type) -> str | None:
-        return f"{cls.__module__}:{cls.__qualname__}" if is_of(cls, self._packages) else None
+        key = f"{cls.__module__}:{cls.__qualname__}" if is_of(cls, self._packages) else None
+        return key if self._wanted is None or key in self._wanted else None
 
     def _list_records(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]

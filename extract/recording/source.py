@@ -1,16 +1,18 @@
 """Real calls of the classes of a source: its own models, examples and scripts run, and their parts are recorded."""
 
 import functools
+import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Literal, Unpack
 
+from extract.arguments.messages import NAME, RAISED_RATE, ZERO_RATES, is_rate
 from extract.proofs.sdists import list_metadata
-from extract.recording.calls import NamedCalls, RecordedCalls
-from extract.recording.messages import SourceRecording
+from extract.proofs.validate import ReportedCalls
+from extract.recording.messages import GUESSED, RECORDED, SourceRecording, Way
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import FOUNDATION, Module
 from extract.sources import PackageSource
@@ -20,6 +22,9 @@ from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.runtime import find_further
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
+
+ArgumentsFrom = Literal["default", "recorded", "guessed above", "call site", "search"]
+_INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 _MAX_MODULES = 60  # imported besides those of the classes
 _MAX_EXAMPLES = 200
@@ -40,6 +45,26 @@ _README = re.compile(r"(?i)readme(?:\.(?:md|markdown))?")
 
 
 @dataclass(frozen=True, slots=True)
+class NamedCalls(ReportedCalls):
+    """The calls of a module.
+
+    Args:
+        names: the module of each name of the source in their expressions.
+        way: how the arguments of the constructor were found.
+        driver: the code that made the calls: tests, an example, a definition.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    way: Way = RECORDED
+    driver: str = ""
+
+
+def _as_hint(call: Any, way: Way) -> dict[str, Any]:
+    # Such calls are tried first, and unchanged.
+    return {"args": list(call.args), "kwargs": list(call.kwargs.items()), "way": way}
+
+
+@dataclass(frozen=True, slots=True)
 class SourceCalls:
     """The calls of classes by their keys.
 
@@ -51,11 +76,6 @@ class SourceCalls:
     calls: Mapping[str, Sequence[NamedCalls]]
     missing: str | None = None
     absent: str | None = None
-
-    def __post_init__(self) -> None:
-        """Shorten the reason, and make control characters visible: foreign code determines the text."""
-        if self.missing is not None:
-            object.__setattr__(self, "missing", make_visible(self.missing, _REASON_CHARACTERS))
 
 
 RECORD_SOURCE = SandboxStage[SourceCalls](
@@ -73,8 +93,39 @@ class RecordedClass:
     """A class with its calls. Args: places: by name in the calls, the source and path that define it."""
 
     target: TargetClass
-    calls: RecordedCalls
+    calls: Sequence[NamedCalls]
     places: Mapping[str, tuple[str, str]]
+
+    @property
+    def words(self) -> set[str]:
+        """The words of all expressions."""
+        texts = [
+            text
+            for calls in self.calls
+            for call in (calls.init, calls.forward)
+            if call is not None
+            for text in (*call.args, *call.kwargs.values())
+        ]
+        return {word for text in texts for word in NAME.findall(text)}
+
+    def add_to(self, hints: Mapping[str, Any], companions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return hints with these calls first, and with the classes that they name."""
+        init = [_as_hint(calls.init, calls.way) for calls in self.calls]
+        forward = [
+            # With the constructor call that it belongs to.
+            _as_hint(calls.forward, calls.way)
+            | {"init": {"args": list(calls.init.args), "kwargs": dict(calls.init.kwargs)}}
+            for calls in self.calls
+            if calls.forward is not None
+        ]
+        known = {item["name"] for item in hints["companions"]}
+        more = [item for item in companions if item["name"] not in known]
+        return {
+            **hints,
+            "init": [*init, *hints["init"]],
+            "forward": [*forward, *hints["forward"]],
+            "companions": [*hints["companions"], *more],
+        }
 
 
 def record_sources(
@@ -126,14 +177,14 @@ def record_sources(
     for name, members in by_source.items():
         answer = answers[name]
         if answer.missing is not None:
-            missing[name] = answer.missing
+            missing[name] = make_visible(answer.missing, _REASON_CHARACTERS)  # foreign code determines the text
         by_module = {file.module: file.path for file in members[0].module.source.files}
         for target in members:
             calls = answer.calls.get(_key(target))
             if calls:
                 names = {word: module for item in reversed(calls) for word, module in item.names.items()}
                 places = {word: (name, by_module[module]) for word, module in names.items() if module in by_module}
-                yield RecordedClass(target, RecordedCalls(calls), places)
+                yield RecordedClass(target, calls, places)
 
 
 @functools.cache
@@ -243,3 +294,36 @@ def _read_text(file: Path) -> str:
 def _strip_prompts(code: str) -> str:
     lines = _PROMPT.findall(code)
     return "\n".join(lines) if code.lstrip().startswith(">>>") else code
+
+
+# -- where the arguments that the search found are from ---------------------------------------------------------------
+
+
+def _without_rates(call: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments of a call but for rates of dropout that may have been raised from 0."""
+    args = ["0.0" if text == RAISED_RATE else text for text in call["args"]]
+    kwargs = dict(call["kwargs"])
+    return args, {n: text for n, text in kwargs.items() if not is_rate(n) or text not in (*ZERO_RATES, RAISED_RATE)}
+
+
+def _is_same_call(call: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
+    """Return whether a call is that of a hint, or the same with smaller integers: large calls are made smaller."""
+    texts, stated = (json.dumps(_without_rates(item), sort_keys=True) for item in (call, item))
+    pairs = zip(*(map(int, _INTEGER.findall(text)) for text in (texts, stated)), strict=False)
+    return _INTEGER.sub("0", texts) == _INTEGER.sub("0", stated) and all(small <= large for small, large in pairs)
+
+
+def find_origin(arguments: str, hints: Mapping[str, Any]) -> ArgumentsFrom:
+    """Return where the arguments of a constructor that works are from.
+
+    Args:
+        arguments: those that work, as JSON.
+        hints: of the class, with the calls that were recorded.
+    """
+    call = json.loads(arguments)["init"]
+    ways: list[ArgumentsFrom | Literal["call"]] = [item["way"] for item in hints["init"] if _is_same_call(call, item)]
+    if RECORDED in ways:
+        return "recorded"
+    if not call["args"] and not _without_rates(call)[1]:
+        return "default"
+    return "call site" if "call" in ways else "guessed above" if GUESSED in ways else "search"

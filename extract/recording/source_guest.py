@@ -13,7 +13,6 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,12 +23,12 @@ from torch import nn
 
 from extract.arguments.search_guest import disable_denied
 from extract.arguments.trials import AttemptError, seed_all
-from extract.arguments.values.names import read_parameters
 from extract.recording.configured import ConfigurationFile, find_file_parameter, list_accepted, make_type_finder
 from extract.recording.drivers import (
     CONFIGURED,
     GIVEN,
     SEARCHED,
+    WRITTEN,
     Driver,
     drive_code,
     drive_definition,
@@ -39,22 +38,20 @@ from extract.recording.drivers import (
 from extract.recording.messages import MOST_CALLS, RECORDED, SourceRecording
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.testing import ReplacedModule, find_absent, import_module, run_tests
-from extract.recording.users import UseGraph, is_of
-from extract.standins.neighbours import radius_graph
-from extract.standins.sparse import SparseTensor, torch_sparse
+from extract.recording.users import UseGraph
 from lemur_core.sandbox.server.foreign import one_line
 
 #: "MMCV==2.1.0 is used but incompatible. Please install mmcv>=2.0.0rc4, <2.1.0."
 _REQUIRED = re.compile(r"(?i)\b(?:install|require[sd]?) ([\w-]+(?:,? ?[<>=!~]=?=? ?\d(?:[\w.]*\w)?)+)")
 _MAX_STEPS = 30_000  # modules constructed and called by one driver
-_MAX_ALL_STEPS = 2_000_000
 _MAX_FILES, _MAX_WRITTEN, _MAX_TESTS = 3, 4, 3  # drivers tried for one class
-_MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # of these by their effort
+_MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # definitions, by their effort
 _FIRST = 2  # drivers that each class tries before one tries more, since the seconds are for all
-_ENOUGH_STEPS = 3_000  # of its drivers: few classes are first seen after more, so that nothing is guessed any more
-_NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
+#: Few classes are first seen after so many: of the definitions that need no arguments; of all drivers before a guess.
+_ENOUGH_STEPS = 3_000
 _MAX_TRIED = 400  # in all
 _LAST_SECONDS = 400.0  # of CPU time: no driver starts later; the counts end ordinary runs
+_LONG_SLEEP_SECONDS = 0.5
 _WAIT_SECONDS, _LEAST_CPU = 10.0, 0.1  # in so many seconds, a driver that does not wait for anything uses more
 
 
@@ -100,7 +97,6 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
         absent = None
     if absent or all(name in failures for name in own):
         return {"calls": {}, "missing": failures[next(name for name in own if name in failures)], "absent": absent}
-    _stand_in(packages)
     return {"calls": _Recording(request, packages).record(request.classes), "missing": None}
 
 
@@ -111,6 +107,7 @@ def _disable_loading() -> None:
     names in the modules of torch.
     """
     disable_denied()
+    time.sleep = _end_waiting  # type: ignore[assignment]
     torch.jit._state.disable()
     torch.backends.mha.set_fastpath_enabled(False)
     loading = types.FunctionType(torch.load.__code__, vars(torch.serialization), "load", torch.load.__defaults__)
@@ -120,6 +117,12 @@ def _disable_loading() -> None:
     torch.hub.load_state_dict_from_url.__code__ = _load_nothing.__code__
     nn.Module.load_state_dict = _load_nothing  # type: ignore[method-assign]
     torch.ops.load_library = partial(_load_library_or_nothing, torch.ops.load_library)  # type: ignore[method-assign]
+
+
+def _end_waiting(seconds: float) -> None:
+    """Do not sleep: what somebody waits for, such as the next try of a download, never comes here."""
+    if seconds >= _LONG_SLEEP_SECONDS:
+        raise _WaitingError
 
 
 def _load_nothing(*_: Any, **__: Any) -> Any:
@@ -142,21 +145,6 @@ def _is_compiled(absent: str, folders: Sequence[str]) -> bool:
     """Return whether a module that is lacking is a compiled one of a package that is there, such as `mmcv._ext`."""
     top, _, rest = absent.partition(".")
     return rest.rpartition(".")[2].startswith("_") and any(Path(folder, top).is_dir() for folder in folders)
-
-
-def _stand_in(packages: frozenset[str]) -> None:
-    """Put what blocks have for operators of compiled packages into the modules that define or import them."""
-    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages]
-    replacements: tuple[Any, ...] = (radius_graph, SparseTensor, torch_sparse)
-    for module, ours in itertools.product(modules, replacements):
-        theirs = vars(module).get(ours.__name__)
-        if isinstance(theirs, type(ours)) and is_of(theirs, packages) and _list_parts(theirs) <= _list_parts(ours):
-            setattr(module, ours.__name__, ours)
-
-
-def _list_parts(item: Any) -> set[str]:
-    """Return the parameters of a function, or the public attributes of a class."""
-    return {name for name in dir(item) if name[0] != "_"} if isinstance(item, type) else set(read_parameters(item))
 
 
 def _read_tests(request: SourceRecording) -> dict[tuple[Path, str], str]:
@@ -216,37 +204,41 @@ class _Recording:
         self._known: dict[str, Calls] = {}
         self._steps_of: dict[str, int] = {}  # by driver
         self._bases: list[type[nn.Module]] = []
+        self._unknown: dict[str, type[nn.Module]] = {}  # classes without a call so far
         self._drivers: dict[int, Driver | None] = {}  # by the id of a definition
 
     def record(self, keys: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         """Return the calls of each class in the first of its drivers that shows some whose arguments nobody guessed.
 
         Else they are those of any that ran. A class that was never called shows how it was constructed. Each class has
-        its own list of drivers, whatever else is wanted; guesses end by the steps of these, whoever ran them.
+        its own list of drivers, whatever else is wanted, and these end by the steps that they took, whoever ran them.
         """
         classes = {key: cls for key in keys if (cls := self._find(key)) is not None}
         self._bases = [cls for cls in classes.values() if cls.__subclasses__()]
         waiting = {key: self._choose(cls) for key, cls in classes.items()}
-        shown: dict[str, list[RecordedCall]] = {}
-        steps = Counter[str]()
+        self._unknown = dict(classes)
+        shown: dict[str, tuple[str, list[RecordedCall]]] = {}
+        written, steps = Counter[str](), Counter[str]()  # of the authors' code; of definitions
         for tries in (_FIRST, None):
             for key in [key for key in waiting if key not in shown]:
                 for driver in islice(waiting[key], tries):
-                    if driver.effort > GIVEN and steps[key] > _ENOUGH_STEPS:
+                    guessed = driver.effort > GIVEN
+                    if driver.effort > WRITTEN and steps[key] + guessed * written[key] > _ENOUGH_STEPS:
                         break
                     calls = self._run(driver).get(key, [])
-                    steps[key] += self._steps_of.get(driver.key, 0)
+                    counted = steps if driver.effort > WRITTEN else written
+                    counted[key] += self._steps_of.get(driver.key, 0)
                     if _has_forward(calls) and calls[0].way == RECORDED:
-                        shown[key] = calls
+                        shown[key] = driver.key, calls
+                        del self._unknown[key]
                         break
         for key in [key for key in waiting if key not in shown]:
-            ran = [calls_of[key] for calls_of in self._known.values() if calls_of.get(key)]
+            ran = [(driver, calls[key]) for driver, calls in self._known.items() if calls.get(key)]
             if ran:
-                shown[key] = max(ran, key=lambda calls: ("forward" in calls[0].calls, calls[0].way == RECORDED))
+                shown[key] = max(ran, key=lambda item: ("forward" in item[1][0].calls, item[1][0].way == RECORDED))
         return {
-            key: [{**call.calls, "names": call.names, "way": call.way} for call in shown[key][:MOST_CALLS]]
-            for key in keys
-            if key in shown
+            key: [{**call.calls, "names": call.names, "way": call.way, "driver": driver} for call in calls[:MOST_CALLS]]
+            for key, (driver, calls) in shown.items()
         }
 
     @staticmethod
@@ -265,16 +257,12 @@ class _Recording:
         reaching = self._graph.list_reaching(cls)
         yield from islice(self._list_configured(cls, reaching), _MAX_FILES)
         yield from islice(self._list_written(cls, reaching), _MAX_WRITTEN)
-        tests = [places for places, text in self._tests.items() if cls.__name__ in text][:_MAX_TESTS]
-        yield from map(_drive_tests, tests)
+        # Tests that name only what is near take seconds, and showed none of 150 classes.
+        tests = (places for places, text in self._tests.items() if cls.__name__ in text)
+        yield from map(_drive_tests, islice(tests, _MAX_TESTS))
         ready = self._list_ready(cls, reaching)
         for effort, most in _MAX_READY.items():
             yield from [driver for driver in ready if driver.effort == effort][:most]
-        # Tests of others take seconds, and hardly show the class.
-        near = {item.__name__ for item in reaching[:_NEAR]}
-        others = [places for places, text in self._tests.items() if any(word in text for word in near)]
-        others = [places for places in others if places not in tests][: _MAX_TESTS - len(tests)]
-        yield from (replace(_drive_tests(places), effort=SEARCHED) for places in others)
 
     def _list_configured(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         """Yield the drivers of what takes a file that names the class, then of what reaches the class, with any."""
@@ -317,19 +305,18 @@ class _Recording:
         """Return the calls that a driver shows; run on the meta device, or on the CPU if it fails there."""
         if driver.key in self._known:
             return self._known[driver.key]
-        steps = sum(self._steps_of.values())
-        if len(self._known) >= _MAX_TRIED or steps > _MAX_ALL_STEPS or time.process_time() > _LAST_SECONDS:
+        if len(self._known) >= _MAX_TRIED or time.process_time() > _LAST_SECONDS:
             return {}
         self._steps_of[driver.key] = 0
         known: dict[str, list[RecordedCall]] = {}
         for on_meta in (True, False):
-            recorder = SourceRecorder(self._packages, _MAX_STEPS, self._find_type, self._bases)
+            recorder = SourceRecorder(self._packages, _MAX_STEPS, self._find_type, self._bases, self._unknown.keys())
             ends = True
             try:
                 with _ending_waits(), recorder:
-                    driver.run(on_meta)
+                    driver.run(on_meta, partial(recorder.holds, self._unknown.values()))
             except (Exception, _WaitingError) as failure:  # noqa: BLE001 (what is foreign raises anything, outside of attempts, too)
-                worked = any(map(_has_forward, recorder.calls.values())) and "meta" not in str(failure)
+                worked = recorder.ran and "meta" not in str(failure)
                 waits = isinstance(getattr(failure, "cause", failure), _WaitingError)
                 ends = worked or waits
             self._steps_of[driver.key] += recorder.steps
@@ -344,7 +331,7 @@ class _Recording:
 
 def _drive_tests(place: tuple[Path, str]) -> Driver:
     root, path = place
-    return Driver(f"{path} tests", lambda _: run_tests(root, path))
+    return Driver(f"{path} tests", lambda *_: run_tests(root, path))
 
 
 def _has_forward(calls: Sequence[RecordedCall]) -> bool:

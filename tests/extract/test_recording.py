@@ -23,18 +23,16 @@ from torch import nn
 from extract.arguments.hints import HintFinder
 from extract.arguments.values.inputs import RECORD
 from extract.extractor import BlockExtractor
-from extract.recording import source_guest
-from extract.recording.calls import find_origin
 from extract.recording.configured import list_accepted, make_type_finder, read_settings
-from extract.recording.drivers import list_examples
+from extract.recording.drivers import list_examples, run_models
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import RecordedCall, SourceRecorder
+from extract.recording.source import find_origin
 from extract.recording.source import list_examples as list_documented
 from extract.recording.source_guest import spread
 from extract.recording.testing import find_absent, run_tests
 from extract.recording.users import UseGraph, list_stored
 from extract.sources import open_source
-from extract.standins import sparse
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "recording.md", "Texts")
@@ -150,26 +148,6 @@ def test_drivers_of_one_module_are_tried_from_all_its_parts() -> None:
     assert [sorted(spread(range(count))) for count in range(9)] == [list(range(count)) for count in range(9)]
 
 
-def test_what_replaces_compiled_packages_is_there_while_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    class SparseTensor:
-        def coo(self) -> None: ...
-
-    def radius_graph(x: Any, r: float, another: int) -> None: ...
-
-    kept = {"torch_sparse": torch, "radius_graph": radius_graph}
-    package = __name__.partition(".")[0]
-    defining: dict[str, Any] = {"SparseTensor": SparseTensor, **kept}
-    modules = {f"{package}.defining": defining, "other": {"SparseTensor": SparseTensor}}
-    for name, values in modules.items():
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-        sys.modules[name].__dict__.update(values)
-    source_guest._stand_in(frozenset({package}))
-    assert sys.modules[f"{package}.defining"].SparseTensor is sparse.SparseTensor
-    assert sys.modules["other"].SparseTensor is SparseTensor
-    # One takes what ours does not, the other is no class.
-    assert {name: vars(sys.modules[f"{package}.defining"])[name] for name in kept} == kept
-
-
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -221,6 +199,12 @@ def test_light_tensors_keep_small_values_and_drop_large_ones() -> None:
         assert torch.randn(2).new_empty(3, 5).shape == (3, 5)
         large = (torch.randint(9, (2**20,)), torch.randn(2).new_empty((2**20,)), nn.Linear(2**10, 2**10).weight)
         assert all(tensor.is_meta for tensor in large)
+        wide = torch.randn(2, 8, 64, 64)
+        for layer in (nn.BatchNorm2d(8), nn.GroupNorm(4, 8), nn.LayerNorm(64)):
+            assert (layer(wide).is_meta, layer(wide).shape) == (True, wide.shape)
+        for layer in (nn.BatchNorm2d(6), nn.GroupNorm(3, 6), nn.LayerNorm(8)):
+            with pytest.raises((RuntimeError, ValueError)):
+                layer(wide)
     with LightTensors(on_meta=False):
         assert not torch.randn(3, device="cuda").is_meta
     with LightTensors(on_meta=False), torch.no_grad():
@@ -326,6 +310,8 @@ def test_tests_run_with_their_first_values_then_with_others(tmp_path: Path, monk
     first = [(6, 0.5, 1, 2, 9), (5, 3, "outer"), "absent", ("set up", 1), (4, "on meta"), (4, "with values")]
     others = [(6, 0.0, 1, 2, 9), (6, 3, "outer"), ("set up", 2), (6, 0.5, 3, 4, 9), (7, 3, "outer")]
     assert [*first, *others] == sys.modules["folding_tests.inner.test_folding_suite"].RAN
+    # Of many values four are passed, and all that are classes.
+    assert sys.modules["folding_tests.inner.test_folding_suite"].KINDS == [1, 2, 3, 4, 0, 0.0]
     # A `conftest.py` that fails costs its fixtures.
     (suite.parent / "conftest.py").write_text("1 / 0")
     sys.modules["folding_tests.inner.test_folding_suite"].RAN.clear()
@@ -451,6 +437,26 @@ class Gate(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: object = None, scale: int = 1) -> torch.Tensor:
         return x
+
+
+def test_calls_of_wanted_classes_alone_are_kept_and_models_without_them_are_not_called() -> None:
+    recorder = make_recorder(wanted={f"{__name__}:Gate"})
+    ran: list[str] = []
+
+    class Net(nn.Module):
+        def __init__(self, part: nn.Module) -> None:
+            super().__init__()
+            self.part = part
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ran.append(type(self.part).__name__)
+            return self.part(x)  # type: ignore[no-any-return]
+
+    with recorder:
+        for part in (Taker, lambda: Gate(8)):
+            run_models([lambda part=part: Net(part())], True, lambda: recorder.holds([Gate]))
+    assert set(ran) == {"Gate"}
+    assert [*recorder.calls] == [f"{__name__}:Gate"]
 
 
 def test_defaults_by_name_are_left_out(recorder: SourceRecorder) -> None:
