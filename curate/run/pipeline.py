@@ -17,7 +17,7 @@ from curate.folder.report import write_report
 from curate.folder.snapshot import MEASUREMENTS, list_removed_rows, write_snapshot_card, write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions, get_prefix
-from curate.model.previous import Previous, describe_previous
+from curate.model.previous import Previous
 from curate.model.rights import Origins, check_origins, read_rights
 from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.strict import curate_strict
@@ -56,7 +56,7 @@ def curate(
     watch = Stopwatch()
     repositories = check_origins(origins)
     if previous is not None:
-        previous.check(describe_previous(options))
+        previous.check(options)
     with atomic_folder(out, force=force) as folder:
         # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
