@@ -46,6 +46,9 @@ def curate(
         typer.Option(metavar="SNAPSHOT", help="A snapshot, or hf://…: what it kept stays kept, in its split."),
     ] = None,
     jobs: JobsOption = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Ray cluster that does the work of --jobs; or auto.")
+    ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,17 +58,8 @@ def curate(
       lemur curate lemur --out snapshot
       lemur curate networks/ --out snapshot --license MIT --graph off
     """
-    summary = package.commands.curate(
-        source,
-        out,
-        options,
-        origins=origins or (),
-        previous=previous,
-        jobs=jobs,
-        force=force,
-        as_json=as_json,
-    )
-    print(summary)
+    about = {"origins": origins or (), "previous": previous, "jobs": jobs, "ray": ray, "force": force}
+    print(package.commands.curate(source, out, options, as_json=as_json, **about))
 
 
 @app.command(rich_help_panel=_PANEL)

@@ -19,6 +19,7 @@ from typing import ParamSpec, TypeVar
 
 from pebble import CONSTS, ProcessExpired, ProcessPool
 
+from lemur_core.files.cluster import current_cluster
 from lemur_core.files.errors import UserError
 
 P = ParamSpec("P")
@@ -111,6 +112,9 @@ def map_chunks(
     Returns: one list per chunk.
     Raises: UserError if no worker can be started; ProcessExpired if one dies and there is no `died`.
     """
+    if (cluster := current_cluster()) is not None:
+        yield from cluster.map_chunks(work, chunks, died)
+        return
     workers = jobs or available_cores()
     running: deque[tuple[Sequence[Item], Future[list[T]]]] = deque()
     with contextlib.ExitStack() as stack:
