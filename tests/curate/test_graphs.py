@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from curate import curate as curate_sources
+from curate.commands import summary_text
 from curate.compute.graphs import GraphTrace, GraphTracer, describe_trace_failure
 from curate.compute.runs import NetFailure
 from curate.folder.explain import explain
@@ -186,6 +188,35 @@ def test_without_a_sandbox_the_stage_is_left_out_loudly(tmp_path: Path, monkeypa
     assert all(check.ok for check in verify(tmp_path / "out", jobs=1))
     with pytest.raises(NoSandboxError):
         curate(MemorySource(rows()), tmp_path / "asked", CurateOptions(graph="survivors"))
+
+
+def test_a_folder_of_a_project_names_what_is_no_network(tmp_path: Path) -> None:
+    """A Net that takes fewer arguments gets those that it names; one that takes others is no network of LEMUR's."""
+    takes = "in_shape, out_shape, prm, device"
+    files = {
+        "utils.py": "import math\n\n\ndef area(r):\n    return math.pi * r**2\n",
+        "setup.py": "from setuptools import setup\n\nsetup(name='x')\n",
+        "none.py": CODES["c-wide"].replace(f", {takes}", "").replace("in_shape[1]", "3").replace("out_shape[0]", "10"),
+        "some.py": CODES["b-by-hand"].replace(takes, "out_shape, in_shape").replace("prm['lr']", "0.1"),
+        "other.py": CODES["d-other"].replace(takes, "in_shape, out_shape, width"),
+    }
+    for name, text in files.items():
+        (tmp_path / "project" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "project" / name).write_text(text)
+    snapshot = curate_sources(tmp_path / "project", out=tmp_path / "out")
+    found = decisions(tmp_path / "out")
+    assert {name: row["reason"] for name, row in found.items() if row["stage"] == "invalid"} == dict.fromkeys(
+        ["setup", "utils"], "defines no nn.Module"
+    )
+    assert "  note: defines no nn.Module: setup; utils" in summary_text(
+        tmp_path / "out", snapshot.manifest, as_json=False
+    )
+    errors = {row["nn"]: row["runs_error"] for row in snapshot.records.to_dict("records")}
+    assert errors.pop("other") == (
+        "construct_failed: Net(in_shape, out_shape, width) is not LEMUR's contract: Net(in_shape, out_shape, prm, device)"
+    )
+    assert errors == {"none": None, "some": None}
+    assert [check for check in verify(tmp_path / "out", jobs=1) if not check.ok] == []
 
 
 def test_verify_compares_the_runtime_of_the_graphs(folders: dict[Graphs, Path], tmp_path: Path) -> None:
