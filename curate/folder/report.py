@@ -7,7 +7,7 @@ from pathlib import Path
 
 from curate.folder.snapshot import BY_TEXT
 from curate.model.corpus import LoadedRecords
-from curate.model.options import LEAK_THRESHOLD, CurateOptions, get_prefix
+from curate.model.options import LEAK_THRESHOLD, CurateOptions, describe_purpose, get_prefix
 from curate.model.records import BY_VALUE, find_off_scale
 from curate.published.outcome import DUPLICATE_STAGES, CurationOutcome
 from lemur_core.files import Json
@@ -70,6 +70,7 @@ def _result(outcome: CurationOutcome, counts: Json, options: CurateOptions) -> s
         " and nothing close crosses the splits."
     )
     text += " No two of them compute the same, as far as they run." if compared else f" **{_NOT_COMPARED}**"
+    text = f"{describe_purpose(options.graphs)}\n\n{text}"
     return f"{text}\n\nSettings: {', '.join(_settings(options, compared=compared))}."
 
 

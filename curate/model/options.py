@@ -168,6 +168,18 @@ class CurateOptions:
         return self.graph or "survivors"
 
 
+def describe_purpose(graphs: Graphs) -> str:
+    """Return what a selection is for, in one paragraph; the counts are those of docs/graphs.md."""
+    texts = "fine-tuning on code, where similar texts teach the same, so one of them is kept"
+    computations = "architecture search and performance prediction, where similar texts stay if their graphs differ"
+    which, other = (computations, texts) if graphs == "keep-different" else (texts, computations)
+    how = "the default `--graph survivors`" if graphs == "keep-different" else "`--graph keep-different`"
+    return (
+        f"What is it for? This one for {which}. For {other}, {how} selects. Of LEMUR 2.1.0's 10,321 codes the default"
+        " keeps 964, `keep-different` 6,231."
+    )
+
+
 def get_prefix(nn: str) -> str:
     """Return the text of a network's name before its first `-`."""
     return nn.split("-", 1)[0]
