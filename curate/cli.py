@@ -61,8 +61,18 @@ def curate(
       lemur curate lemur --out snapshot
       lemur curate networks/ --out snapshot --license MIT --graph off
     """
-    about = {"origins": origins or (), "previous": previous, "jobs": jobs, "ray": ray, "force": force}
-    print(package.commands.curate(source, out, options, as_json=as_json, **about))
+    summary = package.commands.curate(
+        source,
+        out,
+        options,
+        origins=origins or (),
+        previous=previous,
+        jobs=jobs,
+        ray=ray,
+        force=force,
+        as_json=as_json,
+    )
+    print(summary)
 
 
 @app.command(rich_help_panel=_PANEL)

@@ -37,12 +37,21 @@ def curate(
     origins: Sequence[Path],
     previous: str | None,
     jobs: int | None,
+    ray: str | None,
     force: bool,
     as_json: bool,
 ) -> str:
     """Write a snapshot, and return its summary."""
     snapshot = curate_here(
-        source, out=out, options=options, origins=origins, previous=previous, jobs=jobs, force=force, progress=True
+        source,
+        out=out,
+        options=options,
+        origins=origins,
+        previous=previous,
+        jobs=jobs,
+        ray=ray,
+        force=force,
+        progress=True,
     )
     return summary_text(out, snapshot.manifest, as_json=as_json)
 

@@ -21,9 +21,9 @@ from curate.published.novelty import Novelty
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
 from lemur_core.files.atomic import PathLike, check_free
-from lemur_core.files.cluster import on_cluster
 from lemur_core.files.errors import MissingNameError, UsageError, UserError
 from lemur_core.files.progress import hide_progress
+from lemur_core.files.workers import on_cluster
 from lemur_core.graphs.graph import Graph
 from manifests.folders.checks import Check
 from manifests.folders.kinds import SNAPSHOT, FoundItem

@@ -29,6 +29,7 @@ from lemur_core.files.markdown import plural
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import SandboxStage
 from manifests.conversations.conversation import Chat, Draft, Skipped, Subject, chat_card, fence, finish
+from manifests.options import MAX_TOKENS
 from manifests.records import CHAT_KINDS
 
 _MEANINGS = {
@@ -129,7 +130,7 @@ def build_chat(
         drafts |= {(code, "repair"): draft for code, draft in _repairs(networks, box, options.seed).items()}
     drafts |= {(code, kind): reason for code, reason in skipped.items() for kind in CHAT_KINDS}
     ordered = [(subjects[code], kind, drafts[code, kind]) for code in outcome.kept for kind in CHAT_KINDS]
-    return finish(ordered, "record", CHAT_KINDS, options.chat_max_tokens)
+    return finish(ordered, "record", CHAT_KINDS, MAX_TOKENS)
 
 
 def _make_network(corpus: LoadedRecords, code: int, row: Json) -> ChatNetwork | str:

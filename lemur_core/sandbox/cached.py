@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self
 
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.cache import Database, cache_folder, seal, unseal
-from lemur_core.files.cluster import current_cluster
+from lemur_core.files.workers import current_cluster
 from lemur_core.sandbox.client import Sandbox
 from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.sandbox.server.foreign import one_line

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lemur_core.files.cluster import current_cluster, on_cluster
 from lemur_core.files.errors import UserError
+from lemur_core.files.workers import current_cluster, on_cluster
 
 ROOT = Path(__file__).parents[3]
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -32,7 +32,7 @@ killed = []
 def kill_one():
     while not killed:
         for process in psutil.process_iter(["cmdline", "status"]):
-            if (process.info["cmdline"] or [""])[0].startswith("ray::_work_on"):
+            if (process.info["cmdline"] or [""])[0].startswith("ray::_work_on_cluster"):
                 os.kill(process.pid, signal.SIGKILL)
                 killed.append(process.pid)
                 return
