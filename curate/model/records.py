@@ -342,4 +342,5 @@ def _number_values(rows: pa.Table, columns: Sequence[str]) -> Ints:
 
 
 def _read_floats(rows: pa.Table, column: str) -> Floats:
-    return rows.column(column).to_numpy().astype(np.float64)
+    values: Floats = rows.column(column).to_numpy().astype(np.float64)
+    return values

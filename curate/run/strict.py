@@ -90,7 +90,7 @@ def curate_strict(
         weights={code_index: get_weight(records.names[code_index], options.upweight) for code_index in kept},
         rows=records.rows,
         whole=_split_corpus(corpus, records, chosen, split_of, computations, options.seed),
-        graphs=None if tracer is None else traces,
+        graphs=None if tracer is None else dict(traces),
         runs={code_index: traces[code_index] for code_index in kept} if options.require_runs else None,
         notes=chosen.shortfalls + describe_off_scale(corpus) + describe_no_networks(corpus),
         details=details,
