@@ -249,11 +249,6 @@ def test_codes_without_imports_run_in_the_namespace_on_request(tmp_path: Path) -
     assert placed.manifest.details["notes"][1:] == [line]
 
 
-def test_the_documented_line() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
-    assert NAMESPACES["torch"] in text
-
-
 @table(__file__, "arguments.md", "Imports nothing", globals())
 def test_imports_nothing(code: str, bare: bool) -> None:
     assert imports_nothing(code) == bare
