@@ -164,11 +164,11 @@ def decide(
 def describe_assumptions_of(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
     """Return what was assumed to run the kept networks."""
     traces = outcome.graphs or {}
-    kept = [code for code in outcome.kept if code in traces]
-    rows = corpus.rows.take(pa.array([outcome.representatives[code] for code in kept], pa.int64()))
+    kept = [code_index for code_index in outcome.kept if code_index in traces]
+    rows = corpus.rows.take(pa.array([outcome.representatives[code_index] for code_index in kept], pa.int64()))
     records = rows.select(["task", "dataset", "prm"]).to_pylist()
-    traced = ((record, corpus.codes[code], traces[code].error) for code, record in zip(kept, records, strict=True))
-    return describe_assumptions(traced, options.namespace)
+    codes, errors = map(corpus.codes.__getitem__, kept), (traces[code_index].error for code_index in kept)
+    return describe_assumptions(zip(records, codes, errors, strict=True), options.namespace)
 
 
 def _details(outcome: CurationOutcome) -> Json:
