@@ -61,18 +61,18 @@ def curate(
       lemur curate lemur --out snapshot
       lemur curate networks/ --out snapshot --license MIT --graph off
     """
-    summary = package.commands.curate(
+    snapshot = package.curate(
         source,
-        out,
-        options,
+        out=out,
+        options=options,
         origins=origins or (),
         previous=previous,
         jobs=jobs,
         ray=ray,
         force=force,
-        as_json=as_json,
+        progress=True,
     )
-    print(summary)
+    print(package.commands.summary_text(out, snapshot.manifest, as_json=as_json))
 
 
 @app.command(rich_help_panel=_PANEL)

@@ -51,11 +51,6 @@ class Records:
     order: list[int]  # code indices, best first
     rows: dict[int, int]  # as `representatives`, also of codes that an option left out
 
-    @property
-    def rank(self) -> dict[int, int]:
-        """The place of each code in the order."""
-        return {code_index: place for place, code_index in enumerate(self.order)}
-
 
 def build_records(corpus: LoadedRecords, options: CurateOptions, published: Container[int] = ()) -> Records:
     """Build the records of all usable rows that the options include. Args: published: codes that come first."""

@@ -65,7 +65,8 @@ def curate_strict(
 
     if records is not all_records:  # report the recall among the records that were compared in the end
         recall = _measure_recall(corpus, records, options, Banding(recall.bands, recall.rows))
-    kept, computations = sorted(chosen.kept, key=records.rank.__getitem__), name_computations(traces)
+    kept = [code_index for code_index in records.order if chosen.verdicts[code_index].kept]
+    computations = name_computations(traces)
     groups = group_kept(kept, corpus.features, computations, published)
     roots, ids = [groups.root(code_index) for code_index in kept], [corpus.ids[code_index] for code_index in kept]
     kinds = [(records.prefixes[code_index], records.families[code_index]) for code_index in kept]

@@ -100,13 +100,6 @@ def test_what_a_network_is_given(task: str, dataset: str, transform: str, expect
     assert (case.in_shape, case.out_shape, case.dtype, case.output) == expected
 
 
-def test_text_to_image_gets_the_shapes_of_its_own_loader() -> None:
-    case = build_case("txt-image", "coco", "complex_512")
-    assert isinstance(case, InputCase)
-    assert (case.in_shape, case.dtype) == ((2, 3, 512, 512), "float32")
-    assert case.out_shape == ({"vocab_size": 30_000}, (3, 512, 512), None)
-
-
 @table(__file__, "runs.md", "Why that cannot be told", globals())
 def test_why_that_cannot_be_told(task: str | None, dataset: str | None, transform: object, reason: str) -> None:
     found = build_case(task, dataset, transform)
