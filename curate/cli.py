@@ -46,26 +46,33 @@ def curate(
         typer.Option(metavar="SNAPSHOT", help="A snapshot, or hf://…: what it kept stays kept, in its split."),
     ] = None,
     jobs: JobsOption = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Ray cluster that does the work of --jobs; or auto.")
+    ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Deduplicate, split and explain a corpus of network codes.
 
+    What for? Fine-tuning on code is the default: of similar texts one is kept (of LEMUR 2.1.0's 10,321 codes, 964).
+    Architecture search and prediction take --graph keep-different: similar texts stay where graphs differ (6,231).
+
     Examples:
       lemur curate lemur --out snapshot
       lemur curate networks/ --out snapshot --license MIT --graph off
     """
-    summary = package.commands.curate(
+    snapshot = package.curate(
         source,
-        out,
-        options,
+        out=out,
+        options=options,
         origins=origins or (),
         previous=previous,
         jobs=jobs,
+        ray=ray,
         force=force,
-        as_json=as_json,
+        progress=True,
     )
-    print(summary)
+    print(package.commands.summary_text(out, snapshot.manifest, as_json=as_json))
 
 
 @app.command(rich_help_panel=_PANEL)

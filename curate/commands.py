@@ -4,11 +4,9 @@ The package loads this module when a command runs: `--help` must not wait for th
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from curate.interface import curate as curate_here
-from curate.model.options import CurateOptions
 from curate.model.records import list_first
 from curate.published.novel import NovelFiles
 from curate.published.novel import novel as novel  # as it is: the command reads its result
@@ -18,24 +16,6 @@ from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest
 
 
-def curate(
-    source: list[str],
-    out: Path,
-    options: CurateOptions,
-    *,
-    origins: Sequence[Path],
-    previous: str | None,
-    jobs: int | None,
-    force: bool,
-    as_json: bool,
-) -> str:
-    """Write a snapshot, and return its summary."""
-    snapshot = curate_here(
-        source, out=out, options=options, origins=origins, previous=previous, jobs=jobs, force=force, progress=True
-    )
-    return summary_text(out, snapshot.manifest, as_json=as_json)
-
-
 def novelty_text(novelty: NovelFiles, *, as_json: bool) -> str:
     """Return the output of `lemur novel`."""
     return json.dumps(novelty.facts, indent=2) if as_json else "\n".join(novelty.lines)
@@ -43,10 +23,8 @@ def novelty_text(novelty: NovelFiles, *, as_json: bool) -> str:
 
 def summary_text(out: Path, manifest: Manifest, *, as_json: bool) -> str:
     """Return the summary of a finished snapshot: one line for each stage that removed rows, and what is kept."""
-    return _summary_json(out, manifest) if as_json else "\n".join(_summary_lines(out, manifest))
-
-
-def _summary_json(out: Path, manifest: Manifest) -> str:
+    if not as_json:
+        return "\n".join(_summary_lines(out, manifest))
     facts: Json = manifest.model_dump(include={"kind", "parameters", "counts", "details", "measured"})
     return json.dumps({"out": str(out), **facts})
 

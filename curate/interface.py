@@ -23,6 +23,7 @@ from curate.sources import open_sources
 from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import MissingNameError, UsageError, UserError
 from lemur_core.files.progress import hide_progress
+from lemur_core.files.workers import on_cluster
 from lemur_core.graphs.graph import Graph
 from manifests.folders.checks import Check
 from manifests.folders.kinds import SNAPSHOT, FoundItem
@@ -42,6 +43,7 @@ def curate(
     origins: Sequence[PathLike] = (),
     previous: PathLike | None = None,
     jobs: int | None = None,
+    ray: str | None = None,
     force: bool = False,
     progress: bool = False,
 ) -> "Snapshot":
@@ -56,6 +58,7 @@ def curate(
             source still has it.
         origins: extractions; each code is compared with their blocks, which states its origin and license.
         jobs: worker processes; all cores by default.
+        ray: the address of a Ray cluster that does their work, or `auto`; this process by default.
         force: replace a folder that exists.
         progress: show progress on stderr.
 
@@ -80,15 +83,11 @@ def curate(
         options = options or CurateOptions()
         rows = open_sources([os.fspath(item) for item in sources], options.of_files)
         check_free(folder, force=force)
-        curate_source(
-            rows,
-            folder,
-            options,
-            origins=list(map(Path, origins)),
-            previous=None if previous is None else read_previous(os.fspath(previous)),
-            jobs=jobs,
-            force=force,
-        )
+        before = None if previous is None else read_previous(os.fspath(previous))
+        with on_cluster(ray):
+            curate_source(
+                rows, folder, options, origins=list(map(Path, origins)), previous=before, jobs=jobs, force=force
+            )
     return Snapshot(folder)
 
 

@@ -29,6 +29,7 @@ from lemur_core.files.markdown import plural
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import SandboxStage
 from manifests.conversations.conversation import Chat, Draft, Skipped, Subject, chat_card, fence, finish
+from manifests.options import MAX_TOKENS
 from manifests.records import CHAT_KINDS
 
 _MEANINGS = {
@@ -103,45 +104,53 @@ def build_chat(
     subjects: dict[int, Subject] = {}
     networks: dict[int, ChatNetwork] = {}
     skipped: dict[int, Skipped] = {}
-    shown = pa.array([outcome.representatives[code] for code in outcome.kept], pa.int64())
-    for code, row in zip(outcome.kept, corpus.rows.take(shown).to_pylist(), strict=True):
-        columns = {"record": corpus.ids[code], "nn": row["nn"] or "", "license": outcome.rights.get_license(code)}
-        subjects[code] = Subject(outcome.splits[code], columns)
-        if outcome.rights.is_blocked(code):
-            skipped[code] = Skipped("license", columns["license"])
-        elif (note := find_note(corpus.codes[code])) is not None:
-            skipped[code] = Skipped("residue", f"its file holds the line: {note}")
-        elif isinstance(network := _make_network(corpus, code, row), str):
-            skipped[code] = Skipped("does_not_run", f"unknown_input: {network}")
+    shown = pa.array([outcome.representatives[code_index] for code_index in outcome.kept], pa.int64())
+    for code_index, row in zip(outcome.kept, corpus.rows.take(shown).to_pylist(), strict=True):
+        columns = {
+            "record": corpus.ids[code_index],
+            "nn": row["nn"] or "",
+            "license": outcome.rights.get_license(code_index),
+        }
+        subjects[code_index] = Subject(outcome.splits[code_index], columns)
+        if outcome.rights.is_blocked(code_index):
+            skipped[code_index] = Skipped("license", columns["license"])
+        elif (note := find_note(corpus.codes[code_index])) is not None:
+            skipped[code_index] = Skipped("residue", f"its file holds the line: {note}")
+        elif isinstance(network := _make_network(corpus, code_index, row), str):
+            skipped[code_index] = Skipped("does_not_run", f"unknown_input: {network}")
         else:
-            networks[code] = network
-    outcome.details["chat_residue"] = sum(network.code != corpus.codes[code] for code, network in networks.items())
+            networks[code_index] = network
+    outcome.details["chat_residue"] = sum(
+        network.code != corpus.codes[code_index] for code_index, network in networks.items()
+    )
     drafts: dict[tuple[int, str], Draft | Skipped] = {}
     with open_box([MEASURE, RUN], jobs=jobs, unsafe=options.unsafe_no_sandbox, runtime=options.runtime) as box:
-        requests = {str(code): network.request(network.code) for code, network in networks.items()}
+        requests = {str(code_index): network.request(network.code) for code_index, network in networks.items()}
         for reply in MEASURE.run(box, requests):
-            code, facts = int(reply.key), read_answer(reply)
+            code_index, facts = int(reply.key), read_answer(reply)
             if isinstance(facts, NetFailure):
-                skipped[code] = Skipped("does_not_run", facts.fault)
-                del networks[code]
+                skipped[code_index] = Skipped("does_not_run", facts.fault)
+                del networks[code_index]
             else:
-                drafts[code, "design"] = _design(networks[code], facts)
-        drafts |= {(code, "repair"): draft for code, draft in _repairs(networks, box, options.seed).items()}
-    drafts |= {(code, kind): reason for code, reason in skipped.items() for kind in CHAT_KINDS}
-    ordered = [(subjects[code], kind, drafts[code, kind]) for code in outcome.kept for kind in CHAT_KINDS]
-    return finish(ordered, "record", CHAT_KINDS, options.chat_max_tokens)
+                drafts[code_index, "design"] = _design(networks[code_index], facts)
+        drafts |= {(code_index, "repair"): draft for code_index, draft in _repairs(networks, box, options.seed).items()}
+    drafts |= {(code_index, kind): reason for code_index, reason in skipped.items() for kind in CHAT_KINDS}
+    ordered = [
+        (subjects[code_index], kind, drafts[code_index, kind]) for code_index in outcome.kept for kind in CHAT_KINDS
+    ]
+    return finish(ordered, "record", CHAT_KINDS, MAX_TOKENS)
 
 
-def _make_network(corpus: LoadedRecords, code: int, row: Json) -> ChatNetwork | str:
+def _make_network(corpus: LoadedRecords, code_index: int, row: Json) -> ChatNetwork | str:
     """Return the network of a record, or why its inputs are unknown."""
     prm = read_parameters(row["prm"])
     case = build_case(row["task"], row["dataset"], prm.get("transform"))
     if isinstance(case, str):
         return case
-    text, pretrained = strip_residue(corpus.codes[code]), code in corpus.features.pretrained
+    text, pretrained = strip_residue(corpus.codes[code_index]), code_index in corpus.features.pretrained
     row["batch"] = prm.get("batch")
     # a network may read LEMUR's batch size from either place
-    return ChatNetwork(corpus.ids[code], text, row, prm | {"batch": case.in_shape[0]}, case, pretrained)
+    return ChatNetwork(corpus.ids[code_index], text, row, prm | {"batch": case.in_shape[0]}, case, pretrained)
 
 
 def snapshot_chat_card(chat: Chat) -> list[str]:
@@ -176,10 +185,10 @@ def _design(network: ChatNetwork, facts: NetworkFacts) -> Draft:
 
 def _repairs(networks: Mapping[int, ChatNetwork], box: CachedSandbox, seed: int) -> dict[int, Draft | Skipped]:
     """Ask to repair each network by its first planned fault that fails; the answer is the record's file."""
-    plans = {code: plan_faults(network.code, seed, network.id) for code, network in networks.items()}
+    plans = {code_index: plan_faults(network.code, seed, network.id) for code_index, network in networks.items()}
     drafts: dict[int, Draft | Skipped] = dict.fromkeys(plans, Skipped("no_fault", "no place for a fault was found"))
-    while left := [code for code, plan in plans.items() if plan and isinstance(drafts[code], Skipped)]:
-        tried = {str(code): plans[code].pop(0) for code in left}
+    while left := [index for index, plan in plans.items() if plan and isinstance(drafts[index], Skipped)]:
+        tried = {str(code_index): plans[code_index].pop(0) for code_index in left}
         broken = {key: fault.apply(networks[int(key)].code) for key, fault in tried.items()}
         requests = {key: networks[int(key)].request(code) for key, code in broken.items()}
         for reply in replace(RUN, label="chat faults").run(box, requests):

@@ -322,8 +322,11 @@ class CorpusTracer(Protocol):
 
     known: dict[int, GraphTrace]
 
-    def trace(self, representatives: Mapping[int, int]) -> None:
-        """Trace those of these codes that are not known yet, each with the parameters of its representative row."""
+    def trace(self, representatives: Mapping[int, int]) -> dict[int, GraphTrace]:
+        """Trace those of these codes that are not known yet, each with the parameters of its representative row.
+
+        Returns: what is known of these and of all codes before.
+        """
 
 
 class GraphTracer(NetworkTracer):
@@ -335,10 +338,8 @@ class GraphTracer(NetworkTracer):
         self._rows: dict[int, int] = {}
         self._corpus = corpus
 
-    def trace(self, representatives: Mapping[int, int]) -> None:
-        """Trace those of these codes that are not known yet, each with the parameters of its representative row.
-
-        Those that may compute what another traced code does are measured, too.
+    def trace(self, representatives: Mapping[int, int]) -> dict[int, GraphTrace]:
+        """Trace codes, as `CorpusTracer` says; those that may compute what another one does are measured, too.
 
         Raises: UserError if no sandbox is available.
         """
@@ -346,6 +347,7 @@ class GraphTracer(NetworkTracer):
         self._rows |= new
         self.known |= self.trace_records(self._read_records(list(new)), self._corpus.codes.__getitem__)
         self.known = self.add_behaviors(self.known, self._read_records, self._corpus.codes.__getitem__)
+        return self.known
 
     def _read_records(self, codes: Sequence[int]) -> dict[int, Json]:
         rows = pa.array([self._rows[code_index] for code_index in codes], pa.int64())

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.folder.snapshot import BY_TEXT, NOT_COMPARED
-from curate.model.options import LEAK_THRESHOLD
+from curate.folder.snapshot import NOT_COMPARED, SAMPLED
+from curate.model.options import LEAK_THRESHOLD, describe_purpose
 from curate.published.outcome import REMOVED, STAGES
 from lemur_core.files.markdown import count, percent, plural
 from lemur_core.sandbox.runtime import option_for
@@ -42,7 +42,7 @@ def overview(folder: Path, parameters: Stated, counts: Stated, details: Stated) 
         SNAPSHOT.files(folder, "decisions"), Decision, ("row", "id", "nn", "stage", "reason", "agreement")
     )
     views = [
-        _funnel(counts, decisions),
+        _funnel(counts, decisions, describe_purpose(parameters["graph"])),
         *(_groups(networks, column) for column in ("prefix", "family")),
         _splits(read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ("split", "cluster"))),
         *_reasons(counts, details),
@@ -53,8 +53,8 @@ def overview(folder: Path, parameters: Stated, counts: Stated, details: Stated) 
     return frame.Page(title, "snapshot", lead, [view for view in views if view["rows"]])
 
 
-def _funnel(counts: Stated, decisions: pa.Table) -> frame.View:
-    """Return the rows and codes by outcome; each column adds up."""
+def _funnel(counts: Stated, decisions: pa.Table, purpose: str) -> frame.View:
+    """Return the rows and codes by outcome; each column adds up. Args: purpose: what the selection is for."""
     rows, codes, whole = counts["rows"], counts["stages"], counts["codes"]
     lines: list[list[frame.Cell]] = [["in", rows["input"], whole, percent(whole, whole)]]
     for stage, label in {**STAGES, "kept": "kept"}.items():
@@ -67,8 +67,8 @@ def _funnel(counts: Stated, decisions: pa.Table) -> frame.View:
     )
     compared = "No two of them compute the same, as far as they run." if "graphs" in counts else NOT_COMPARED
     by_text = {"lexical", "structural"} & {stage for stage, number in codes.items() if number}
-    parts = [BY_TEXT, _agreements(decisions)] if by_text else []
-    text = " ".join(filter(None, (intro, compared, *parts)))
+    parts = [SAMPLED, _agreements(decisions)] if by_text else []
+    text = " ".join(filter(None, (purpose, intro, compared, *parts)))
     return frame.table("From rows to records", ["", "rows", "codes", "% of codes"], lines, text)
 
 

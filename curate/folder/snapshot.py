@@ -128,10 +128,13 @@ def write_snapshot_card(
 
 NOT_COMPARED = "Graphs were not compared: two of these networks may compute the same."
 #: What removals at the stages lexical and structural are.
-BY_TEXT = (
+SAMPLED = (
     "Near-duplicates by tokens or structure are alike as texts, most of them not as networks: of a sample of 100 such"
     " removals from LEMUR 2.1.0, 2 computed the same as the kept network, 19 the same up to widths, 79 another"
-    " architecture. That serves fine-tuning on code, where similar texts teach the same. For architecture search,"
+    " architecture."
+)
+BY_TEXT = (
+    f"{SAMPLED} That serves fine-tuning on code, where similar texts teach the same. For architecture search,"
     " performance prediction and changes between architectures, decide by computation: `--graph keep-different` keeps"
     " similar texts whose graphs differ beyond widths."
 )

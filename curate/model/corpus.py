@@ -23,6 +23,9 @@ from lemur_core.similarity.join import in_order
 from lemur_core.similarity.minhash import IntArray
 from lemur_core.similarity.views import map_codes
 
+#: The problem of a row whose code is Python, and no network.
+NO_MODULE = "defines no nn.Module"
+
 
 class CodeFile:
     """Distinct codes, appended to one file and read back by their index."""
@@ -114,7 +117,7 @@ def read_corpus(
     for row in np.flatnonzero(np.isin(code_of_row, np.fromiter(features.problems, np.int64))).tolist():
         problems[row] = features.problems[int(code_of_row[row])]
     for row in np.flatnonzero(np.isin(code_of_row, np.flatnonzero(~features.module))).tolist():
-        problems.setdefault(row, "defines no nn.Module")
+        problems.setdefault(row, NO_MODULE)
     ids = [digest.hex() for digest in index_of]
     return LoadedRecords(pa.concat_tables(tables), code_of_row, problems, ids, codes, features)
 

@@ -6,12 +6,11 @@ renamed into place, so that parallel runs cannot disturb each other.
 """
 
 import hashlib
-import itertools
 import os
 import re
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -99,7 +98,7 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
     return Features(
         **{item.name: getattr(views, item.name) for item in fields(views)},
         family=get_family(outline.names),
-        pretrained=_find_evidence(code),
+        pretrained=find_pretrained(code),
         lines=code.count("\n") + (not code.endswith("\n")),
         module=_defines_module(code, outline),
     )
@@ -107,21 +106,11 @@ def code_features(code: str, detail: Detail = "abstract") -> Features | str:
 
 #: Bases of classes that are surely no modules.
 _NO_MODULES = frozenset(
-    {
-        "object",
-        "ABC",
-        "Protocol",
-        "Generic",
-        "NamedTuple",
-        "TypedDict",
-        "Enum",
-        "IntEnum",
-        "StrEnum",
-        "Exception",
-        "dict",
-    }
-    | {"list", "tuple", "set", "str", "int", "float", "Dataset", "IterableDataset", "DataLoader", "Sampler", "Function"}
-    | {"Optimizer", "Thread", "Process", "TestCase"}
+    (
+        *("object", "ABC", "Protocol", "Generic", "NamedTuple", "TypedDict", "Enum", "IntEnum", "StrEnum", "Exception"),
+        *("dict", "list", "tuple", "set", "str", "int", "float", "Dataset", "IterableDataset", "DataLoader"),
+        *("Sampler", "Function", "Optimizer", "Thread", "Process", "TestCase"),
+    )
 )
 _NET = re.compile(r"^(?:def\s+Net\b|Net\s*=)", re.MULTILINE)
 
@@ -130,13 +119,6 @@ def _defines_module(code: str, outline: Outline) -> bool:
     """Return whether a file may define a module: a class with a base that may be one, or with `forward`; or a Net."""
     may_be = (item.has_forward or not _NO_MODULES.issuperset(item.bases) for item in outline.classes)
     return any(may_be) or _NET.search(code) is not None
-
-
-def _find_evidence(code: str) -> tuple[Evidence, ...]:
-    try:
-        return find_pretrained(code)
-    except RecursionError:  # values nested a thousand deep, which do not occur in networks with weights
-        return ()
 
 
 class FeatureTable:
@@ -148,10 +130,7 @@ class FeatureTable:
 
     def __init__(self, count: int) -> None:
         self.problems: dict[int, str] = {}
-        self.tree: IntArray = np.full(count, -1, np.int64)
-        self.literal: IntArray = np.full(count, -1, np.int64)
-        self.shingle_set: IntArray = np.full(count, -1, np.int64)
-        self.fingerprint: IntArray = np.full(count, -1, np.int64)
+        self.tree, self.literal, self.shingle_set, self.fingerprint = np.full((len(_CLASSES), count), -1, np.int64)
         self.lines: IntArray = np.zeros(count, np.int64)
         self.module: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
         self.family: list[str] = [""] * count
@@ -251,42 +230,56 @@ class FeatureStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write the features added since the last shard."""
+        """Write the features added since the last shard: a table by id, and the shingles, which equal sets share."""
         if not self._pending:
             return
         # Named by the codes: runs that compute the same shard write the same file.
         name = hashlib.sha256(b"".join(digest for digest, _ in self._pending)).hexdigest()[:24]
         path = self._folder / f"{name}.parquet"
-        _write_shard(path, itertools.starmap(_describe_code, self._pending))
+        rows: list[Json] = []
+        offset_of: dict[bytes, int] = {}  # by the name of the set
+        checksum = 0
+        with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
+            for digest, features in self._pending:
+                if isinstance(features, str):
+                    rows.append({"id": digest, "problem": features})
+                    continue
+                if features.shingle_set not in offset_of:
+                    offset_of[features.shingle_set] = blob.tell()
+                    blob.write(features.shingles.tobytes())
+                    checksum = zlib.crc32(features.shingles.tobytes(), checksum)
+                plain = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines", "module")}
+                arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
+                place = {"shingles_at": offset_of[features.shingle_set], "shingles_count": len(features.shingles)}
+                evidence = [asdict(item) for item in features.pretrained]
+                rows.append({"id": digest, **plain, **arrays, **place, "pretrained": evidence})
+        schema = _SCHEMA.with_metadata({_CHECKSUM: str(checksum)})
+        table = pa.Table.from_pylist(sorted(rows, key=lambda row: row["id"]), schema=schema)
+        with atomic_file(path) as part:  # written after its shingles: the shard exists once this file does
+            pq.write_table(table, part, compression="zstd", compression_level=1)
         self._pending = []
         self._open(path)
 
     def table(self, digests: Sequence[bytes]) -> FeatureTable:
         """The features of these codes, in this order; all must have been added and flushed."""
         table = FeatureTable(len(digests))
-        for shard, rows in self._rows(digests):
-            handle = os.open(self._shards[shard].with_suffix(".shingles"), os.O_RDONLY)
-            # Shingles are read from the file as long as the table lives.
-            weakref.finalize(table, os.close, handle)
-            for position, features in rows:
-                table.put(position, features, handle)
-        return table.finish()
-
-    def _rows(self, digests: Sequence[bytes]) -> Iterator[tuple[int, Iterator[tuple[int, Json]]]]:
-        """Yield the rows of these codes by shard, with their positions."""
-        wanted: dict[int, list[tuple[int, int]]] = {}  # shard -> (row in it, position)
-        for position, digest in enumerate(digests):
+        wanted: dict[int, list[tuple[int, int]]] = {}  # shard -> (row in it, code index)
+        for code_index, digest in enumerate(digests):
             shard, row = self._known[digest]
-            wanted.setdefault(shard, []).append((row, position))
+            wanted.setdefault(shard, []).append((row, code_index))
         for shard, places in sorted(wanted.items()):
+            blob = self._shards[shard].with_suffix(".shingles")
             with read_cached(self._shards[shard]):
                 rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
                 stated = (rows.schema.metadata or {}).get(_CHECKSUM)  # earlier versions state none
-                shingles = self._shards[shard].with_suffix(".shingles").read_bytes()
-                if stated is not None and int(stated) != zlib.crc32(shingles):
+                if stated is not None and int(stated) != zlib.crc32(blob.read_bytes()):
                     raise ValueError("other shingles")
+            handle = os.open(blob, os.O_RDONLY)
+            weakref.finalize(table, os.close, handle)  # shingles are read from the file as long as the table lives
             features = (row for batch in rows.to_batches(max_chunksize=1_000) for row in batch.to_pylist())
-            yield shard, zip((position for _, position in places), features, strict=True)
+            for (_, code_index), row in zip(places, features, strict=True):
+                table.put(code_index, row, handle)
+        return table.finish()
 
     def _open(self, path: Path) -> None:
         try:
@@ -309,32 +302,3 @@ class FeatureStore:
         for row, (digest, problem) in enumerate(zip(ids.to_pylist(), index["problem"].to_pylist(), strict=True)):
             if problem is None or not is_other_python(problem):
                 self._known.setdefault(digest, (shard, row))
-
-
-def _write_shard(path: Path, rows: Iterable[tuple[Json, bytes]]) -> None:
-    """Write rows, by id, and their shingles, which equal sets share."""
-    written: list[Json] = []
-    offset_of: dict[bytes | None, int] = {}  # by the name of the set; a code without features has none
-    checksum = 0
-    with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
-        for row, shingles in rows:
-            name = row.get("shingle_set")
-            if name is not None and name not in offset_of:
-                offset_of[name] = blob.tell()
-                blob.write(shingles)
-                checksum = zlib.crc32(shingles, checksum)
-            written.append(row | {"shingles_at": offset_of.get(name)})
-    schema = _SCHEMA.with_metadata({_CHECKSUM: str(checksum)})
-    table = pa.Table.from_pylist(sorted(written, key=lambda row: row["id"]), schema=schema)
-    with atomic_file(path) as part:  # written after its shingles: the shard exists once this file does
-        pq.write_table(table, part, compression="zstd", compression_level=1)
-
-
-def _describe_code(digest: bytes, features: Features | str) -> tuple[Json, bytes]:
-    """Return the row of a code without the place of its shingles, and its shingles."""
-    if isinstance(features, str):
-        return {"id": digest, "problem": features}, b""
-    named = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines", "module")}
-    arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
-    evidence = {"pretrained": [asdict(item) for item in features.pretrained], "shingles_count": len(features.shingles)}
-    return {"id": digest, **named, **arrays, **evidence}, features.shingles.tobytes()

@@ -61,7 +61,10 @@ def find_pretrained(code: str) -> tuple[Evidence, ...]:
         return ()
     lines = re.split(r"\r\n|\r|\n", code)  # as the parser counts them; str.splitlines also splits at form feeds
     rule = _PretrainedRule(ast.parse(code))
-    line_numbers = sorted({call.lineno for call in rule.calls if rule.loads(call) and not rule.is_dead(call)})
+    try:
+        line_numbers = sorted({call.lineno for call in rule.calls if rule.loads(call) and not rule.is_dead(call)})
+    except RecursionError:  # values nested a thousand deep, which do not occur in networks with weights
+        return ()
     return tuple(Evidence(line, lines[line - 1].strip()[:160]) for line in line_numbers if line <= len(lines))
 
 

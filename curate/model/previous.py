@@ -5,14 +5,14 @@ or equal among the published records stays, and is listed.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from curate.model.corpus import LoadedRecords
 from curate.model.options import LEAK_THRESHOLD, CurateOptions
-from curate.model.splits import SplitGroups
+from curate.model.splits import Computations, SplitGroups
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.similarity.index import KeptSet, LexicalIndex, Verdict
@@ -42,10 +42,10 @@ class Previous:
     parameters: Json = field(default_factory=dict)
     parent: Parent | None = None
 
-    def check(self, stated: Mapping[str, object]) -> None:
+    def check(self, options: CurateOptions) -> None:
         """Raise UserError if a parameter that must be the same differs."""
         for name in SAME if self.parameters else ():
-            before, now = self.parameters.get(name), stated.get(name)
+            before, now = self.parameters.get(name), options.graphs if name == "graph" else getattr(options, name)
             if before != now:
                 raise UserError(f"--previous: it was made with {name} {before}, this run has {now}; use the same")
 
@@ -58,7 +58,7 @@ class Previous:
 
         Args: filtered: why rows were left out. there: the present records, by code index.
         """
-        why = dict(zip(corpus.ids, ["left out"] * len(corpus.ids), strict=True))
+        why = dict.fromkeys(corpus.ids, "left out")
         for row, reason in (*filtered.items(), *corpus.problems.items()):
             if (code_index := int(corpus.code_of_row[row])) >= 0:
                 why[corpus.ids[code_index]] = reason
@@ -103,32 +103,27 @@ class GrowingSelection:
 
     def __init__(self, corpus: LoadedRecords, published: Mapping[int, str]) -> None:
         self.published, self._corpus = published, corpus
-        features = corpus.features
-        self._near = LexicalIndex(features, LEAK_THRESHOLD, banding_for(LEAK_THRESHOLD))
+        self._near = LexicalIndex(corpus.features, LEAK_THRESHOLD, banding_for(LEAK_THRESHOLD))
         self.inherited: list[Json] = []
 
-    def select(
-        self, order: Sequence[int], kept: KeptSet, computations: Sequence[Mapping[int, str]]
-    ) -> dict[int, Verdict]:
-        """Return a verdict on each published record and each code of an order.
-
-        Args: kept: empty. computations: as for `SplitGroups`.
-        """
-        features, published = self._corpus.features, self.published
+    def select(self, order: Sequence[int], kept: KeptSet, computations: Computations) -> dict[int, Verdict]:
+        """Return a verdict on each published record and each code of an order. Args: kept: empty."""
+        features, ids = self._corpus.features, self._corpus.ids
         self._near.clear()
         self.inherited = []
-        groups = SplitGroups(features, self._list_near, computations)
+        groups = SplitGroups(
+            features, lambda shingle_set: (near.place for near in self._near.near(shingle_set)), computations
+        )
         verdicts: dict[int, Verdict] = {}
-        first = [code_index for code_index in order if code_index in published]
-        for code_index in [*first, *(other for other in order if other not in published)]:
-            verdict, split = kept.witness(code_index), published.get(code_index)
-            leak = next(self._list_leaks(code_index, groups, split), None) if split or verdict is None else None
-            if split is None and (verdict or leak) is not None:
-                verdicts[code_index] = verdict or leak or Verdict(None)
+        for code_index in sorted(order, key=lambda code_index: code_index not in self.published):
+            verdict, split = kept.witness(code_index), self.published.get(code_index)
+            found = verdict or self._find_leak(code_index, groups, split)
+            if split is None and found is not None:
+                verdicts[code_index] = found
                 continue
-            if (found := verdict or leak) is not None:
-                ids = {"id": self._corpus.ids[code_index], "other": self._corpus.ids[found.canonical or 0]}
-                self.inherited.append({**ids, "stage": found.stage, "similarity": found.similarity})
+            if found is not None and found.canonical is not None:
+                pair = {"id": ids[code_index], "other": ids[found.canonical]}
+                self.inherited.append({**pair, "stage": found.stage, "similarity": found.similarity})
             groups.add(code_index, split, force=split is not None)
             kept.add(code_index)
             shingle_set = int(features.shingle_set[code_index])
@@ -136,26 +131,20 @@ class GrowingSelection:
             verdicts[code_index] = Verdict(None, code_index, 1.0)
         return verdicts
 
-    def _list_near(self, shingle_set: int) -> Iterator[int]:
-        return (neighbor.place for neighbor in self._near.near(shingle_set))
+    def _find_leak(self, code_index: int, groups: SplitGroups, split: str | None) -> Verdict | None:
+        """Return a verdict for the nearest kept code of a second split that a code must be with, if there is one."""
 
-    def _list_leaks(self, code_index: int, groups: SplitGroups, split: str | None) -> Iterator[Verdict]:
-        """Yield a verdict for each kept code of a second split that a code must be with, the nearest first."""
+        def compare(other: int) -> float:
+            features = self._corpus.features
+            return jaccard(*(features.shingles(int(features.shingle_set[item])) for item in (code_index, other)))
+
         tied = sorted(
-            (-self._compare(code_index, other) if by_text else -1.0, self._corpus.ids[other], other)
+            (-compare(other) if by_text else -1.0, self._corpus.ids[other], other)
             for other, by_text in groups.list_tied(code_index)
             if groups.split(other) is not None
         )
         for similarity, _, other in tied:
             split = split or groups.split(other)
             if groups.split(other) != split:
-                yield Verdict("leak", other, -similarity)
-
-    def _compare(self, one: int, other: int) -> float:
-        features = self._corpus.features
-        return jaccard(*(features.shingles(int(features.shingle_set[code_index])) for code_index in (one, other)))
-
-
-def describe_previous(options: CurateOptions) -> Json:
-    """Return the parameters of a run that must be those of its previous snapshot."""
-    return {name: options.graphs if name == "graph" else getattr(options, name) for name in SAME}
+                return Verdict("leak", other, -similarity)
+        return None

@@ -14,7 +14,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice, starmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -245,15 +245,10 @@ class Origins:
         return Origin(block.block, near[1], block.license, text.name)
 
     @property
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> Json:
         """The facts of the comparison, for the manifest."""
-        return {
-            "folders": [parent.name for parent in self.parents],
-            "blocks": self.blocks,
-            "distinct": len(self._distinct),
-            "threshold": THRESHOLD,
-            "least_shingles": LEAST_SHINGLES,
-        }
+        facts = {"folders": [parent.name for parent in self.parents], "blocks": self.blocks}
+        return {**facts, "distinct": len(self._distinct), "threshold": THRESHOLD, "least_shingles": LEAST_SHINGLES}
 
 
 def check_origins(folders: Sequence[Path]) -> list[Parent]:
@@ -270,13 +265,11 @@ def _digest(shingles: npt.NDArray[np.uint64]) -> bytes:
 def _map(items: Iterable[tuple[str, str | None]], jobs: int | None, count: int) -> Iterator[list[ClassText]]:
     """Extract the classes of codes, all or only the named one; small inputs are processed without workers."""
     if count <= _CHUNK:
-        yield from map(_texts, items)
-        return
+        return starmap(class_texts, items)
     rest = iter(items)
     chunks = iter(lambda: list(islice(rest, _CHUNK)), [])
-    for texts in map_chunks(_texts, chunks, lambda _: [], jobs):
-        yield from texts
+    return chain.from_iterable(map_chunks(_find_classes, chunks, lambda _: [], jobs))
 
 
-def _texts(item: tuple[str, str | None]) -> list[ClassText]:
+def _find_classes(item: tuple[str, str | None]) -> list[ClassText]:
     return class_texts(*item)

@@ -22,6 +22,20 @@ from curate.model.options import LEAK_THRESHOLD, SPLIT_RATIOS
 from lemur_core.similarity.join import exact_pairs, link_by_lsh, pairs_between
 from lemur_core.similarity.minhash import IntArray
 
+#: Identities of what codes compute, by code index; codes that share one must be in one split.
+Computations = Sequence[Mapping[int, str]]
+
+#: Prefixes and families of fewer records are balanced together: a tenth of each is less than one record.
+RARE = 10
+
+#: How many times its share of a prefix or family a held-out split may take: more than once only if it cannot be filled
+#: otherwise, since one group may hold most records of a prefix.
+_TIMES = (1.0, 1.1, 1.3, 2.0, 1e9)
+
+#: What a split has a share of: a column and a value of it, or all records.
+_Kind = tuple[str, str]
+_ALL = ("", "")
+
 
 def group_names(groups: Sequence[int], ids: Sequence[str]) -> list[str]:
     """Return each record's group name: the smallest id in its group, cut to 16 digits."""
@@ -45,76 +59,36 @@ def assign_splits(
         seed: another seed draws another order.
         published: the splits of groups that have one already.
     """
-    members: dict[int, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    # a group is drawn by its smallest id, so that adding or removing another member does not change its draw
-    smallest = {group: min(ids[index] for index in rows) for group, rows in members.items()}
+    frequencies = [Counter(values) for values in zip(*kinds, strict=True)]
+    holdings: dict[int, Counter[_Kind]] = defaultdict(Counter)  # records of each group, by kind
+    smallest: dict[int, str] = {}  # id in each group, by which it is drawn: other members may come and go
+    for group, id_, values in zip(groups, ids, kinds, strict=True):
+        smallest[group] = min(smallest.get(group, id_), id_)
+        holdings[group][_ALL] += 1
+        for name, value, frequency in zip(("prefix", "family"), values, frequencies, strict=True):
+            holdings[group][(name, value) if frequency[value] >= RARE else (f"rare {name}", "")] += 1
     draws = {group: hashlib.sha256(f"{seed}:{id_}".encode()).digest() for group, id_ in smallest.items()}
-    holdings = _count_kinds(members, kinds)
-    total: Counter[_Kind] = Counter()
-    for holding in holdings.values():
-        total.update(holding)
+    total = sum(holdings.values(), Counter[_Kind]())
     # The rarest kinds first, while there is room for their groups.
-    order = sorted(members, key=lambda group: (min(total[kind] for kind in holdings[group]), draws[group]))
-    split_of = dict.fromkeys(members, "train") | dict(published)
+    order = sorted(holdings, key=lambda group: (min(total[kind] for kind in holdings[group]), draws[group]))
+    split_of = dict.fromkeys(holdings, "train") | dict(published)
     for split in ("test", "validation"):
-        taken = sum((holdings[group] for group in members if split_of[group] == split), Counter[_Kind]())
-        free = [group for group in order if split_of[group] == "train" and group not in published]
-        split_of |= dict.fromkeys(_fill(free, holdings, total, split, taken), split)
+        shares = {kind: count * SPLIT_RATIOS[split] for kind, count in total.items()}
+        quota = round(shares.get(_ALL, 0.0))
+        free = [
+            group
+            for group in order
+            if split_of[group] == "train" and group not in published and holdings[group][_ALL] <= max(1, quota // 2)
+        ]
+        taken = sum((holdings[group] for group in holdings if split_of[group] == split), Counter[_Kind]())
+        for times in _TIMES:
+            limits = {kind: max(1, round(share * times)) for kind, share in shares.items()} | {_ALL: quota}
+            for group in free:
+                fits = all(taken[kind] + count <= limits[kind] for kind, count in holdings[group].items())
+                if fits and split_of[group] == "train":
+                    split_of[group] = split
+                    taken.update(holdings[group])
     return [split_of[group] for group in groups]
-
-
-#: What a split has a share of: a column and a value of it, or all records.
-_Kind = tuple[str, str]
-_ALL = ("", "")
-
-#: Prefixes and families of fewer records are balanced together: a tenth of each is less than one record.
-RARE = 10
-
-#: How many times its share of a prefix or family a held-out split may take: more than once only if it cannot be filled
-#: otherwise, since one group may hold most records of a prefix.
-_TIMES = (1.0, 1.1, 1.3, 2.0, 1e9)
-
-
-def _count_kinds(members: Mapping[int, Sequence[int]], kinds: Sequence[tuple[str, str]]) -> dict[int, Counter[_Kind]]:
-    """Return how many records of each prefix and family, and of all, each group holds."""
-    indices = [index for rows in members.values() for index in rows]
-    labels: dict[int, tuple[_Kind, ...]] = dict.fromkeys(indices, (_ALL,))
-    for column, name in enumerate(("prefix", "family")):
-        counts = Counter(kinds[index][column] for index in indices)
-        for index in indices:
-            value = kinds[index][column]
-            labels[index] += ((name, value) if counts[value] >= RARE else (f"rare {name}", ""),)
-    return {group: Counter(kind for index in rows for kind in labels[index]) for group, rows in members.items()}
-
-
-def _fill(
-    order: Sequence[int],
-    holdings: Mapping[int, Counter[_Kind]],
-    total: Mapping[_Kind, int],
-    split: str,
-    taken: Counter[_Kind],
-) -> list[int]:
-    """Choose the groups of a held-out split: the first, in order, for which it is short of all their kinds.
-
-    Args: holdings: the records of each group by kind. total: of all groups. taken: of those that are in it already.
-    """
-    shares = {kind: count * SPLIT_RATIOS[split] for kind, count in total.items()}
-    quota = round(shares.get(_ALL, 0.0))
-    largest = max(1, quota // 2)
-    chosen: dict[int, None] = {}
-    for times in _TIMES:
-        limits = {kind: max(1, round(share * times)) for kind, share in shares.items()} | {_ALL: quota}
-        for group in order:
-            holding = holdings[group]
-            fits = all(taken[kind] + count <= limits[kind] for kind, count in holding.items())
-            if fits and holding[_ALL] <= largest and group not in chosen:
-                chosen[group] = None
-                taken.update(holding)
-        if taken[_ALL] >= quota:
-            break
-    return list(chosen)
 
 
 # Splits without leakage for all codes of a corpus, kept or not.
@@ -139,14 +113,13 @@ class SplitGroups:
 
     Args:
         near: the shingle sets near to one at LEAK_THRESHOLD; sets of codes that are not added do not matter.
-        computations: identities of what codes compute; those that share one must be in one split.
     """
 
     def __init__(
         self,
         features: FeatureTable,
         near: Callable[[int], Iterable[int]],
-        computations: Sequence[Mapping[int, str]],
+        computations: Computations,
     ) -> None:
         self._features, self._near, self._computations = features, near, computations
         self._groups = DisjointSet()
@@ -213,12 +186,12 @@ class SplitGroups:
 def group_kept(
     kept: Sequence[int],
     features: FeatureTable,
-    computations: Sequence[Mapping[int, str]] = (),
+    computations: Computations = (),
     published: Mapping[int, str] = {},
 ) -> SplitGroups:
     """Return the groups of kept codes. Args: published: the splits of codes that have one already, which come first."""
     near, _ = _find_near_sets(features, dict.fromkeys(kept))
-    groups = SplitGroups(features, lambda shingle_set: near.get(shingle_set, ()), computations)
+    groups = SplitGroups(features, near.__getitem__, computations)
     for code_index in kept:
         alone = groups.add(code_index, published.get(code_index), force=code_index in published)
         assert alone, "a kept record is near to two splits"
@@ -227,7 +200,7 @@ def group_kept(
 
 def _find_near_sets(
     features: FeatureTable, split_of: Mapping[int, str | None]
-) -> tuple[Mapping[int, Sequence[int]], bool]:
+) -> tuple[defaultdict[int, list[int]], bool]:
     """Return for each shingle set the others at LEAK_THRESHOLD or more, and whether these are all.
 
     Of a corpus that is too large for an exact join they are all those between codes of different splits, and otherwise
@@ -273,63 +246,48 @@ def _list_mixed(
             yield np.array(rare, np.int64), np.array(numbers, np.int64)
 
 
-def _place(
-    features: FeatureTable,
-    kept: Mapping[int, str],
-    removed: Mapping[int, int],
-    others: Mapping[int, tuple[str, str]],
-    computations: Sequence[Mapping[int, str]],
-) -> tuple[SplitGroups, list[int], bool]:
-    """Return the groups, the codes that are in one, and whether all near pairs are known; see `split_corpus`."""
-    of_canonical = {code_index: kept[canonical] for code_index, canonical in removed.items()}
-    near, exact = _find_near_sets(features, {**dict.fromkeys(others), **of_canonical, **kept})
-    groups = SplitGroups(features, lambda shingle_set: near.get(shingle_set, ()), computations)
-    for code_index, split in kept.items():
-        groups.add(code_index, split, force=True)
-    placed = list(kept)
-    placed += [
-        code_index for code_index, canonical in removed.items() if groups.add(code_index, kept[canonical], [canonical])
-    ]
-    placed += [code_index for code_index in others if groups.add(code_index)]
-    return groups, placed, exact
-
-
 def split_corpus(
     features: FeatureTable,
     ids: Sequence[str],
     kept: Mapping[int, str],
     removed: Mapping[int, int],
     others: Mapping[int, tuple[str, str]],
-    computed: Sequence[Mapping[int, str]],
+    computations: Computations,
     seed: int,
 ) -> CorpusSplits:
-    """Assign a group and a split to each code of a corpus.
+    """Assign a group and a split to each code of a corpus, except to those that are near to several splits.
 
     Args:
         ids: SHA-256 of each code.
         kept: splits of the kept codes, without leakage among themselves.
-        removed: code -> its canonical among the kept codes; those that come first are the first to be placed.
+        removed: code index -> its canonical among the kept codes; the first are placed first.
         others: prefix and family of codes that were compared with none; they follow what is near to them, and those
             that are near to nothing else fill splits of their own.
-        computed: identities of computations by code; codes that share one must be in one split.
         seed: of the splits of groups that hold no kept code.
-    Returns: groups and splits, without the codes that are near to several splits.
     """
-    groups, placed, exact = _place(features, kept, removed, others, computed)
-    while not exact and len(placed) < len(kept) + len(removed) + len(others):
+    while True:
+        count = len(removed) + len(others)
+        of_canonical = {code_index: kept[canonical] for code_index, canonical in removed.items()}
+        near, exact = _find_near_sets(features, {**dict.fromkeys(others), **of_canonical, **kept})
+        groups = SplitGroups(features, near.__getitem__, computations)
+        for code_index, split in kept.items():
+            groups.add(code_index, split, force=True)
+        removed = {
+            code_index: canonical
+            for code_index, canonical in removed.items()
+            if groups.add(code_index, kept[canonical], [canonical])
+        }
+        others = {code_index: kind for code_index, kind in others.items() if groups.add(code_index)}
+        if exact or len(removed) + len(others) == count:
+            break
         # What connects others through a code that is in no group was not compared: once more without such codes.
-        left = set(placed)
-        removed = {code_index: canonical for code_index, canonical in removed.items() if code_index in left}
-        others = {code_index: kind for code_index, kind in others.items() if code_index in left}
-        groups, placed, exact = _place(features, kept, removed, others, computed)
-    free = [code_index for code_index in placed if groups.split(code_index) is None]
+    placed = [*kept, *removed, *others]
+    roots = {code_index: groups.root(code_index) for code_index in placed}
+    split_of = {code_index: groups.split(code_index) for code_index in placed}
+    free = [code_index for code_index, split in split_of.items() if split is None]
     kinds = [others.get(code_index, ("", "")) for code_index in free]
-    drawn = assign_splits(
-        [groups.root(code_index) for code_index in free], [ids[code_index] for code_index in free], kinds, seed
-    )
-    splits_of = {code_index: groups.split(code_index) for code_index in placed} | dict(zip(free, drawn, strict=True))
-    names = group_names([groups.root(code_index) for code_index in placed], [ids[code_index] for code_index in placed])
-    return CorpusSplits(
-        dict(zip(placed, names, strict=True)),
-        {code_index: split for code_index, split in splits_of.items() if split is not None},
-    )
+    own_ids = [ids[code_index] for code_index in free]
+    drawn = assign_splits([roots[code_index] for code_index in free], own_ids, kinds, seed)
+    names = group_names([*roots.values()], [ids[code_index] for code_index in placed])
+    splits = {code_index: split for code_index, split in split_of.items() if split is not None}
+    return CorpusSplits(dict(zip(placed, names, strict=True)), splits | dict(zip(free, drawn, strict=True)))

@@ -140,7 +140,7 @@ class StoredTracer:
         self._code_of = {id_: code_index for code_index, id_ in enumerate(corpus.ids)}
         self._stored: dict[int, Json] | None = None
 
-    def trace(self, representatives: Mapping[int, int]) -> None:
+    def trace(self, representatives: Mapping[int, int]) -> dict[int, GraphTrace]:
         """Look up the codes that are not known yet. Raises: UserError if one has no row."""
         if self._stored is None:
             self._stored = {}
@@ -154,6 +154,7 @@ class StoredTracer:
                     f"graphs.parquet: has no row of {self._corpus.ids[code_index][:16]}, which was compared"
                 )
             self.known[code_index] = GraphTrace(self._stored[code_index])
+        return self.known
 
 
 def _read_previous(folder: Folder) -> Previous | None:

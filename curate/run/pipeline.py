@@ -22,7 +22,7 @@ from curate.folder.snapshot import (
 )
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions, get_prefix
-from curate.model.previous import Previous, describe_previous
+from curate.model.previous import Previous
 from curate.model.rights import Origins, check_origins, read_rights
 from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.strict import curate_strict
@@ -62,7 +62,7 @@ def curate(
     watch = Stopwatch()
     repositories = check_origins(origins)
     if previous is not None:
-        previous.check(describe_previous(options))
+        previous.check(options)
     with atomic_folder(out, force=force) as folder:
         # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
@@ -173,11 +173,11 @@ def decide(
 def describe_assumptions_of(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
     """Return what was assumed to run the kept networks."""
     traces = outcome.graphs or {}
-    kept = [code for code in outcome.kept if code in traces]
-    rows = corpus.rows.take(pa.array([outcome.representatives[code] for code in kept], pa.int64()))
+    kept = [code_index for code_index in outcome.kept if code_index in traces]
+    rows = corpus.rows.take(pa.array([outcome.representatives[code_index] for code_index in kept], pa.int64()))
     records = rows.select(["task", "dataset", "prm"]).to_pylist()
-    traced = ((record, corpus.codes[code], traces[code].error) for code, record in zip(kept, records, strict=True))
-    return describe_assumptions(traced, options.namespace)
+    codes, errors = map(corpus.codes.__getitem__, kept), (traces[code_index].error for code_index in kept)
+    return describe_assumptions(zip(records, codes, errors, strict=True), options.namespace)
 
 
 def _details(outcome: CurationOutcome) -> Json:

@@ -1,19 +1,21 @@
-"""The whole curation on one page."""
+"""The whole curation on one page: records, near pairs, selection with witnesses, traces, groups, splits, reasons."""
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 
 from curate.compute.graphs import CorpusTracer, GraphTrace, differ_test, get_computations
 from curate.model.corpus import LoadedRecords
+from curate.model.features import FeatureTable
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
 from curate.model.previous import STAYS, GrowingSelection, Previous
-from curate.model.records import Records, build_records, describe_off_scale, leave_out
-from curate.model.select import Rescue, Support, rescue
-from curate.model.splits import CorpusSplits, assign_splits, group_kept, group_names, split_corpus
+from curate.model.records import Records, build_records, describe_no_networks, describe_off_scale, leave_out
+from curate.model.splits import Computations, CorpusSplits, assign_splits, group_kept, group_names, split_corpus
 from curate.published.outcome import NOT_RUN, CurationOutcome
 from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
 from lemur_core.similarity.join import Recall, enough_effort, exact_pairs, measure_recall
-from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding
+from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding, jaccard
 
 
 def curate_strict(
@@ -37,36 +39,35 @@ def curate_strict(
     growing = None if previous is None else GrowingSelection(corpus, published)
     recall = _measure_recall(corpus, records, options)
     near = _index_near(corpus, options, recall)
+    traces: Mapping[int, GraphTrace] = {} if tracer is None else tracer.known
     if tracer is not None and options.graphs != "survivors":
-        tracer.trace(records.representatives)
+        traces = tracer.trace(records.representatives)
 
     def decide(order: Sequence[int]) -> dict[int, Verdict]:
         near.clear()
-        near.graphs = {} if tracer is None else get_computations(tracer.known)
-        near.differ = None if tracer is None else differ_test(tracer.known, options.graphs)
-        if growing is None:
-            return select(order, near)
-        return growing.select(order, near, () if tracer is None else name_computations(tracer.known))
+        near.graphs, near.differ = get_computations(traces), differ_test(traces, options.graphs)
+        return select(order, near) if growing is None else growing.select(order, near, name_computations(traces))
 
     while True:  # ends: each pass traces a code that was unknown, or leaves one out
-        chosen = rescue(records.order, _list_supports(records, options), corpus.features, decide)
+        chosen = select_with_support(records, options, corpus.features, decide)
         representatives = {code_index: records.representatives[code_index] for code_index in chosen.kept}
-        if tracer is not None and not representatives.keys() <= tracer.known.keys():
-            tracer.trace(representatives)
+        if tracer is not None and not representatives.keys() <= traces.keys():
+            traces = tracer.trace(representatives)
             continue
-        failed: dict[int, str] = {}
-        if options.require_runs and tracer is not None:
-            tried = {code_index: tracer.known[code_index] for code_index in chosen.kept if code_index not in published}
-            failed = {code_index: NOT_RUN + (one.error or "") for code_index, one in tried.items() if not one.runs}
+        failed = {
+            code_index: NOT_RUN + (traces[code_index].error or "")
+            for code_index in chosen.kept
+            if options.require_runs and code_index not in published and not traces[code_index].runs
+        }
         if not failed:
             break
         records = leave_out(records, corpus, failed)
 
     if records is not all_records:  # report the recall among the records that were compared in the end
         recall = _measure_recall(corpus, records, options, Banding(recall.bands, recall.rows))
-    kept = sorted(chosen.kept, key=records.rank.__getitem__)
-    traces: Mapping[int, GraphTrace] = {} if tracer is None else tracer.known
-    groups = group_kept(kept, corpus.features, name_computations(traces), published)
+    kept = [code_index for code_index in records.order if chosen.verdicts[code_index].kept]
+    computations = name_computations(traces)
+    groups = group_kept(kept, corpus.features, computations, published)
     roots, ids = [groups.root(code_index) for code_index in kept], [corpus.ids[code_index] for code_index in kept]
     kinds = [(records.prefixes[code_index], records.families[code_index]) for code_index in kept]
     decided = {root: split for root in roots if (split := groups.split(root)) is not None}
@@ -89,50 +90,12 @@ def curate_strict(
         scores={code_index: records.scores.get(code_index) for code_index in records.rows},
         weights={code_index: get_weight(records.names[code_index], options.upweight) for code_index in kept},
         rows=records.rows,
-        whole=_split_corpus(corpus, records, chosen, split_of, traces, options.seed),
-        graphs=None if tracer is None else tracer.known,
+        whole=_split_corpus(corpus, records, chosen, split_of, computations, options.seed),
+        graphs=None if tracer is None else dict(traces),
         runs={code_index: traces[code_index] for code_index in kept} if options.require_runs else None,
-        notes=chosen.shortfalls + describe_off_scale(corpus),
+        notes=chosen.shortfalls + describe_off_scale(corpus) + describe_no_networks(corpus),
         details=details,
     )
-
-
-def name_computations(traces: Mapping[int, GraphTrace]) -> tuple[Mapping[int, str], ...]:
-    """Return identities by code; codes that share one must be in one split: equal up to widths, equal in eval mode
-    (they differ in what training draws), and equal in numbers.
-    """
-    widths = {code_index: trace.widths for code_index, trace in traces.items() if trace.widths is not None}
-    evals = {code_index: trace.evaluated for code_index, trace in traces.items() if trace.evaluated is not None}
-    return widths, evals, get_computations(traces)
-
-
-def _split_corpus(
-    corpus: LoadedRecords,
-    records: Records,
-    chosen: Rescue,
-    split_of: Mapping[int, str],
-    traces: Mapping[int, GraphTrace],
-    seed: int,
-) -> CorpusSplits:
-    """Assign a split to all codes, so that none is near to another in another split."""
-    removed = {
-        code_index: canonical
-        for code_index in records.order
-        if code_index not in split_of and (canonical := chosen.verdicts[code_index].canonical) is not None
-    }
-    names = corpus.rows.column("nn")
-    others = {
-        code_index: (get_prefix(names[row].as_py() or ""), corpus.features.family[code_index])
-        for code_index, row in sorted(records.rows.items(), key=lambda item: corpus.ids[item[0]])
-        if code_index not in records.representatives
-    }
-    return split_corpus(corpus.features, corpus.ids, split_of, removed, others, name_computations(traces), seed)
-
-
-def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:
-    """Return the sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
-    index = matching_prefix(name, [prefix for prefix, _ in upweight])
-    return 1.0 if index is None else upweight[index][1]
 
 
 def _measure_recall(
@@ -152,24 +115,158 @@ def _index_near(corpus: LoadedRecords, options: CurateOptions, recall: Recall) -
     return KeptSet(features, lexical, StructuralIndex(features.elements, options.structural_threshold))
 
 
+# Support for prefixes: records to decide first, so that enough of each prefix are kept. Every removed record is near a
+# kept one, so raising the support of a prefix means choosing another maximal independent set, not adding to the present
+# one: these records move to the front of the order, and all are decided again, so that all guarantees hold as before.
+# Source of the farthest-first order: Gonzalez 1985, "Clustering to minimize the maximum intercluster distance".
+
+_FARTHEST = 50  # members to order farthest first; the rest follow, best first
+
+
+@dataclass(slots=True)
+class Selection:
+    """A verdict on each record, after each minimum support was met as far as possible."""
+
+    verdicts: dict[int, Verdict]
+    rescued: dict[int, str] = field(default_factory=dict)  # code index -> "prefix" or "topup"
+    shortfalls: list[str] = field(default_factory=list)  # supports that could not be met, one line each
+
+    @property
+    def kept(self) -> list[int]:
+        """The kept codes, in the order of the verdicts."""
+        return [code_index for code_index, verdict in self.verdicts.items() if verdict.kept]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Records of a prefix of which at least `minimum` should be kept."""
+
+    label: str  # for the report, for example "minimum of prefix ast"
+    kind: str  # "prefix": best first; "topup": farthest first
+    minimum: int
+    members: tuple[int, ...]  # code indices, best first
+
+    def is_short(self, kept: Container[int]) -> bool:
+        """Return whether too few members are kept."""
+        return self.count(kept) < self.minimum
+
+    def count(self, kept: Container[int]) -> int:
+        """Return how many members are kept."""
+        return sum(code_index in kept for code_index in self.members)
+
+
+def select_with_support(
+    records: Records,
+    options: CurateOptions,
+    features: FeatureTable,
+    decide: Callable[[Sequence[int]], dict[int, Verdict]],
+) -> Selection:
+    """Select, then raise the support of each prefix once. Args: decide: decides the order, and parts of it on trial."""
+    first = decide(records.order)
+    chosen, supports = Selection(first), _list_supports(records, options)
+    heads: dict[str, list[int]] = {}  # by label, the members to decide first: none near each other
+    kept = set(chosen.kept)
+    while short := [item for item in supports if item.label not in heads and item.is_short(kept)]:
+        for support in short:
+            taken = dict.fromkeys(chain.from_iterable(heads.values()))
+            own = [code_index for code_index in support.members if code_index in kept]
+            more = [code_index for code_index in support.members if code_index not in kept]
+            candidates = [*own, *(_order_farthest_first(own, more, features) if support.kind == "topup" else more)]
+            ordered = [code_index for code_index in candidates if code_index not in taken]
+            verdicts = decide([*taken, *ordered])
+            heads[support.label] = [item for item in ordered if verdicts[item].kept][: support.minimum]
+        seeds = dict.fromkeys(chain.from_iterable(heads.values()))
+        chosen.verdicts = decide([*seeds, *(code_index for code_index in records.order if code_index not in seeds)])
+        kept = set(chosen.kept)
+    for support in supports:
+        for code_index in heads.get(support.label, ()):
+            if code_index in kept and not first[code_index].kept:
+                chosen.rescued.setdefault(code_index, support.kind)
+        if support.is_short(kept):
+            near = f"its {len(support.members):,} records are near-duplicates of each other or of other records"
+            why = near if support.members else "it has no records"
+            count = support.count(kept)
+            chosen.shortfalls.append(f"{support.label}: {count} kept, {support.minimum} required; {why}")
+    return chosen
+
+
 def _list_supports(records: Records, options: CurateOptions) -> list[Support]:
     """Return minimum prefixes, then top-ups, each over the records in best-first order."""
     named = list(dict.fromkeys([*options.prefer, *options.include])) or sorted(set(records.prefixes.values()))
-    prefixes = [("prefix", "minimum", text, options.min_per_prefix) for text in named if options.min_per_prefix]
-    prefixes += [("topup", "top-up", text, options.topup_per_prefix) for text in options.topup_prefix]
-    supports = []
-    for kind, what, text, minimum in prefixes:
-        members = tuple(
+    wanted = [("minimum", "prefix", text, options.min_per_prefix) for text in named if options.min_per_prefix]
+    wanted += [("top-up", "topup", text, options.topup_per_prefix) for text in options.topup_prefix]
+
+    def list_members(text: str) -> tuple[int, ...]:
+        return tuple(
             code_index for code_index in records.order if matching_prefix(records.names[code_index], [text]) is not None
         )
-        supports.append(Support(f"{what} of prefix {text}", members, minimum, kind))
-    return supports
+
+    return [
+        Support(f"{what} of prefix {text}", kind, minimum, list_members(text)) for what, kind, text, minimum in wanted
+    ]
+
+
+def _order_farthest_first(own: Sequence[int], more: Sequence[int], features: FeatureTable) -> list[int]:
+    """Order `more` by decreasing distance from `own` and from those before; equal distances stay in order."""
+
+    def compare(one: int, other: int) -> float:
+        """Return the larger of the lexical and the structural Jaccard similarity."""
+        shingles = (features.shingles(int(features.shingle_set[code_index])) for code_index in (one, other))
+        elements = (features.elements[int(features.fingerprint[code_index])] for code_index in (one, other))
+        return max(jaccard(*shingles), jaccard(*elements))
+
+    nearest = {code_index: max((compare(code_index, other) for other in own), default=0.0) for code_index in more}
+    order: list[int] = []
+    while nearest and len(order) < _FARTHEST:
+        order.append(min(nearest, key=nearest.__getitem__))
+        del nearest[order[-1]]
+        for code_index in nearest:
+            nearest[code_index] = max(nearest[code_index], compare(code_index, order[-1]))
+    return [*order, *nearest]
+
+
+def name_computations(traces: Mapping[int, GraphTrace]) -> Computations:
+    """Return identities by code; codes that share one must be in one split: equal up to widths, equal in eval mode
+    (they differ in what training draws), and equal in numbers.
+    """
+    widths = {code_index: trace.widths for code_index, trace in traces.items() if trace.widths is not None}
+    evals = {code_index: trace.evaluated for code_index, trace in traces.items() if trace.evaluated is not None}
+    return widths, evals, get_computations(traces)
+
+
+def _split_corpus(
+    corpus: LoadedRecords,
+    records: Records,
+    chosen: Selection,
+    split_of: Mapping[int, str],
+    computations: Computations,
+    seed: int,
+) -> CorpusSplits:
+    """Assign a split to all codes, so that none is near to another in another split."""
+    removed = {
+        code_index: canonical
+        for code_index in records.order
+        if code_index not in split_of and (canonical := chosen.verdicts[code_index].canonical) is not None
+    }
+    names = corpus.rows.column("nn")
+    others = {
+        code_index: (get_prefix(names[row].as_py() or ""), corpus.features.family[code_index])
+        for code_index, row in sorted(records.rows.items(), key=lambda item: corpus.ids[item[0]])
+        if code_index not in records.representatives
+    }
+    return split_corpus(corpus.features, corpus.ids, split_of, removed, others, computations, seed)
+
+
+def get_weight(name: str, upweight: Sequence[tuple[str, float]]) -> float:
+    """Return the sampling weight of a record: the factor of the first prefix that its name starts with, else 1."""
+    index = matching_prefix(name, [prefix for prefix, _ in upweight])
+    return 1.0 if index is None else upweight[index][1]
 
 
 def _decide_rows(
     corpus: LoadedRecords,
     records: Records,
-    chosen: Rescue,
+    chosen: Selection,
     traces: Mapping[int, GraphTrace],
     published: Container[int],
 ) -> list[Verdict]:
@@ -198,7 +295,7 @@ def _decide_rows(
 
 
 def _decide_record(
-    code_index: int, corpus: LoadedRecords, records: Records, chosen: Rescue, traces: Mapping[int, GraphTrace]
+    code_index: int, corpus: LoadedRecords, records: Records, chosen: Selection, traces: Mapping[int, GraphTrace]
 ) -> Verdict:
     verdict, features = chosen.verdicts[code_index], corpus.features
     other, similarity = verdict.canonical, verdict.similarity

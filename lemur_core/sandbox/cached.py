@@ -9,6 +9,7 @@ started.
 import hashlib
 import json
 import os
+import pickle
 import re
 import sys
 import time
@@ -16,13 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.cache import Database, cache_folder, seal, unseal
+from lemur_core.files.workers import current_cluster
 from lemur_core.sandbox.client import Sandbox
 from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.sandbox.server.foreign import one_line
@@ -74,9 +76,25 @@ class SharedSandbox:
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """Yield the outcomes in the order of the jobs. Raises: UserError if no sandbox is available."""
+        if (cluster := current_cluster()) is not None:
+            work = partial(_run_on_worker, pickle.dumps({**self._options, "workers": 1}))
+            for outcomes in cluster.map_chunks(work, ([job] for job in jobs), None):
+                yield from outcomes
+            return
         if self._box is None:
             self._box = self._open.enter_context(Sandbox(**self._options))
         yield from self._box.run(jobs)
+
+
+def _run_on_worker(options: bytes, job: Job) -> Outcome:
+    (outcome,) = _open_on_worker(options).run([job])
+    return outcome
+
+
+@cache
+def _open_on_worker(options: bytes) -> Sandbox:
+    """Open a sandbox that ends with this worker of a cluster. Raises: UserError if none is available there."""
+    return Sandbox(**pickle.loads(options)).__enter__()
 
 
 class CachedSandbox:

@@ -8,6 +8,7 @@ Source: `ab/nn/util/Train.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 
 import ctypes
 import gc
+import inspect
 import linecache
 import random
 import re
@@ -176,6 +177,8 @@ def construct(
     out_shape: Sequence[Any],
     prm: Json,
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
+    *,
+    contract: bool = True,
 ) -> Any:
     """Construct the network of a module, on this device.
 
@@ -183,6 +186,7 @@ def construct(
         module: from `execute`.
         in_shape, out_shape, prm: as LEMUR passes them to `Net`; `prm` maps hyperparameters to values.
         device: passed to `Net`, and where the network is moved afterwards.
+        contract: without it, a `Net` that takes fewer of these arguments gets those that it names.
     Returns: an `nn.Module`.
     Raises: NetError of category `no_net` or `construct_failed`, or of a more specific one.
     """
@@ -190,11 +194,35 @@ def construct(
     if not callable(build):
         raise NetError("no_net", "the file defines no class Net")
     tried = f"Net(in_shape={in_shape}, out_shape={out_shape}, prm with {', '.join(sorted(prm)) or 'nothing'})"
+    given = {"in_shape": in_shape, "out_shape": out_shape, "prm": prm, "device": device}
     with step("construct_failed", tried):
-        net = build(in_shape, out_shape, prm, device)
+        signature = _read_signature(build)
+        if signature is None or _takes(signature, *given.values()):
+            net = build(*given.values())
+        else:
+            named = {name: value for name, value in given.items() if name in signature.parameters}
+            if contract or not _takes(signature, **named):
+                what = one_line(f"Net{signature} is not LEMUR's contract: Net({', '.join(given)})", _MESSAGE_CHARACTERS)
+                raise NetError("construct_failed", what)
+            net = build(**named)
         if not isinstance(net, torch.nn.Module):
             raise NetError("no_net", f"Net gives {type(net).__name__}, which is not a torch.nn.Module")
         return net.to(device)
+
+
+def _read_signature(build: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(build)
+    except (TypeError, ValueError):
+        return None
+
+
+def _takes(signature: inspect.Signature, *args: object, **kwargs: object) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def run_network(payload: Json) -> Json:

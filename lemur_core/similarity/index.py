@@ -291,35 +291,35 @@ class KeptSet:
             index.clear()
         self._codes, self._tree, self._graph = [], {}, {}
 
-    def add(self, code: int) -> None:
+    def add(self, code_index: int) -> None:
         """Keep a code, which ranks below those kept so far."""
         position = len(self._codes)
-        self._codes.append(code)
-        self._tree.setdefault(int(self._features.tree[code]), position)
-        if code in self.graphs:
-            self._graph.setdefault(self.graphs[code], position)
-        for index, item in zip(self._indexes, self._items(code), strict=True):
+        self._codes.append(code_index)
+        self._tree.setdefault(int(self._features.tree[code_index]), position)
+        if code_index in self.graphs:
+            self._graph.setdefault(self.graphs[code_index], position)
+        for index, item in zip(self._indexes, self._items(code_index), strict=True):
             index.keep(item, position)
 
-    def witness(self, code: int) -> Verdict | None:
+    def witness(self, code_index: int) -> Verdict | None:
         """Return the verdict that removes a code: the first stage with a near kept one, and the nearest; else None."""
-        tree = int(self._features.tree[code])
+        tree = int(self._features.tree[code_index])
         if tree in self._tree:
             return Verdict("exact", self._codes[self._tree[tree]], 1.0)
-        for index, item in zip(self._indexes, self._items(code), strict=True):
-            near = self._nearest(index, item, code)
+        for index, item in zip(self._indexes, self._items(code_index), strict=True):
+            near = self._nearest(index, item, code_index)
             if near is not None:
                 return Verdict(index.stage, self._codes[near.place], near.similarity)
-        position = self._graph.get(self.graphs[code]) if code in self.graphs else None
+        position = self._graph.get(self.graphs[code_index]) if code_index in self.graphs else None
         return None if position is None else Verdict("graph", self._codes[position], 1.0)
 
-    def _items(self, code: int) -> tuple[int, int]:
-        return int(self._features.shingle_set[code]), int(self._features.fingerprint[code])
+    def _items(self, code_index: int) -> tuple[int, int]:
+        return int(self._features.shingle_set[code_index]), int(self._features.fingerprint[code_index])
 
-    def _nearest(self, index: NeighbourIndex, item: int, code: int) -> Neighbour | None:
+    def _nearest(self, index: NeighbourIndex, item: int, code_index: int) -> Neighbour | None:
         if (differ := self.differ) is None:
             return index.nearest(item)
-        near = (neighbour for neighbour in index.near(item) if not differ(code, self._codes[neighbour.place]))
+        near = (neighbour for neighbour in index.near(item) if not differ(code_index, self._codes[neighbour.place]))
         return max(near, key=rank, default=None)
 
 
@@ -327,14 +327,14 @@ def select(order: Sequence[int], kept: KeptSet) -> dict[int, Verdict]:
     """Decide every record.
 
     Args:
-        order: code numbers, each once, best first; the result depends on this order alone.
+        order: code indices, each once, best first; the result depends on this order alone.
         kept: an empty set of kept codes.
-    Returns: a verdict for each code number, in that order.
+    Returns: a verdict for each code index, in that order.
     """
     verdicts: dict[int, Verdict] = {}
-    for code in order:
-        verdict = kept.witness(code)
+    for code_index in order:
+        verdict = kept.witness(code_index)
         if verdict is None:
-            kept.add(code)
-        verdicts[code] = verdict or Verdict(None, code, 1.0)
+            kept.add(code_index)
+        verdicts[code_index] = verdict or Verdict(None, code_index, 1.0)
     return verdicts

@@ -1,7 +1,8 @@
 """Joins of shingle sets: all near pairs exactly, the recall of LSH measured on them, and links by LSH alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +20,12 @@ from lemur_core.similarity.minhash import (
     jaccard,
 )
 
-#: The maximum multiply-adds of a join; a larger corpus is measured on a sample of its sets.
-BUDGET = 2_000_000_000
-
 #: The maximum sets in memory at once; a random sample of this size is joined for a larger corpus.
-MAX_SETS = 20_000
+MAX_SETS = 10_000
 
 #: Pairs of items by their places, with the Jaccard similarity of each.
 PairBlock = tuple[IntArray, IntArray, npt.NDArray[np.float64]]
 
-_BLOCK = 512
 _CELLS = 4_000_000  # pairs of sets that are compared at once
 _DENSE_COLUMNS, _FREQUENT = 2_048, 0.01  # columns that this share of the sets has are multiplied as dense ones
 _LINK_BLOCK = 256
@@ -42,9 +39,8 @@ class ExactPairs:
     a: IntArray
     b: IntArray
     jaccard: npt.NDArray[np.float64]
-    joined: int  # sets that were joined with `against` others
-    against: int
-    sets: int  # total number of sets; the join is complete if all three are equal
+    joined: int  # sets of the sample
+    sets: int  # of all
 
     @property
     def complete(self) -> bool:
@@ -62,62 +58,45 @@ def in_order(sets: IntArray) -> IntArray:
 
 
 def exact_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> ExactPairs:
-    """Join sets with themselves by sparse matrix products.
+    """Join sets with themselves; beyond MAX_SETS, a random sample of them (see `complete`).
 
-    Shingles that occur in exactly the same sets become one weighted column, which reduces their number to about an
-    eighth. Beyond MAX_SETS and BUDGET, a random sample of the sets is joined with a larger one (see `complete`). The
-    sample is drawn by position: sets in order of first occurrence (`in_order`) give the same sample, however they are
-    numbered.
+    The sample is drawn by position: sets in order of first occurrence (`in_order`) give the same sample, however they
+    are numbered.
 
     Args: sets: distinct numbers of shingle sets. threshold: the least Jaccard similarity, above 0.
     Returns: the pairs as numbers of shingle sets, each once, the smaller number first.
     """
     total = len(sets)
-    if not total:
-        nothing = np.empty(0, np.int64)
-        return ExactPairs(nothing, nothing, np.empty(0), 0, 0, 0)
     if total > MAX_SETS:
         sets = sets[np.sort(np.random.default_rng(0).permutation(total)[:MAX_SETS])]
-    incidence, weights = _incidence(shingle_sets, sets)
-    sizes = shingle_sets.set_sizes[sets]
-    count = len(sets)
-    frequency = np.diff(incidence.tocsc().indptr).astype(np.float64)
-    # The number of products: each column pairs all sets that have it.
-    cost = float((frequency**2).sum())
-    joined = count if cost <= BUDGET else max(1, int(count * BUDGET / cost))
-    rows = np.arange(count) if joined == count else np.sort(np.random.default_rng(0).permutation(count)[:joined])
-    weighted = incidence @ sp.diags_array(weights)
-    transposed = incidence.T.tocsr()
-    blocks: list[tuple[IntArray, IntArray, npt.NDArray[np.float64]]] = []
-    for start in range(0, joined, _BLOCK):
-        block = rows[start : start + _BLOCK]
-        shared = (weighted[block] @ transposed).tocoo()
-        a, b = block[shared.row], shared.col.astype(np.int64)
-        similarity = shared.data / (sizes[a] + sizes[b] - shared.data)
-        # With a sample, a pair of two sampled sets occurs twice, one with another set once.
-        once = (a < b) | ~np.isin(b, rows) if joined < count else a < b
-        chosen = once & (a != b) & (similarity >= threshold)
-        one, other = sets[a[chosen]], sets[b[chosen]]
-        blocks.append((np.minimum(one, other), np.maximum(one, other), similarity[chosen]))
-    a, b, similarity = (np.concatenate(column) for column in zip(*blocks, strict=True))
-    return ExactPairs(a, b, similarity, joined, count, total)
+    one, other, similarity = _concatenate(
+        (sets[a], sets[b], near) for a, b, near in iterate_pairs(shingle_sets, sets, threshold)
+    )
+    return ExactPairs(np.minimum(one, other), np.maximum(one, other), similarity, len(sets), total)
 
 
 def pairs_between(shingle_sets: ShingleSets, new: IntArray, other: IntArray, threshold: float) -> ExactPairs:
     """Join new sets with others, by blocks of both: all pairs of a new one (a) and another (b).
 
     Args:
-        new, there: numbers of shingle sets; a set that is on both sides gives a pair of Jaccard 1.
+        new, other: numbers of shingle sets; a set that is on both sides gives a pair of Jaccard 1.
         threshold: the least Jaccard similarity, above 0.
     Returns: the pairs as numbers of shingle sets; here, a < b need not hold.
     """
-    blocks = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
-    for first in range(0, len(new), MAX_SETS):
-        for start in range(0, len(other), MAX_SETS):
-            ones, others = new[first : first + MAX_SETS], other[start : start + MAX_SETS]
-            blocks += ((ones[a], others[b], near) for a, b, near in _join(shingle_sets, ones, others, threshold))
-    a, b, similarity = (np.concatenate(column) for column in zip(*blocks, strict=True))
-    return ExactPairs(a, b, similarity, len(new), len(other), len(new))
+    parts = product(range(0, len(new), MAX_SETS), range(0, len(other), MAX_SETS))
+    sides = ((new[first : first + MAX_SETS], other[start : start + MAX_SETS]) for first, start in parts)
+    found = _concatenate(
+        (ones[a], others[b], near)
+        for ones, others in sides
+        for a, b, near in _join(shingle_sets, ones, others, threshold)
+    )
+    return ExactPairs(*found, len(new), len(new))
+
+
+def _concatenate(blocks: Iterable[PairBlock]) -> PairBlock:
+    nothing = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+    a, b, similarity = (np.concatenate(column) for column in zip(nothing, *blocks, strict=True))
+    return a, b, similarity
 
 
 def iterate_pairs(shingle_sets: ShingleSets, sets: IntArray, threshold: float) -> Iterator[PairBlock]:
@@ -194,8 +173,7 @@ def _incidence(shingle_sets: ShingleSets, sets: IntArray) -> tuple[sp.csr_array[
 class Recall:
     """Recall of the LSH proposals on the pairs of distinct shingle sets at or above the threshold.
 
-    Of `pairs` pairs, LSH proposes `proposed`. `sets_joined` of `sets` were joined with `sets_against` (fewer than
-    all only if the join would take too long).
+    Of `pairs` pairs, LSH proposes `proposed`. `sets_joined` of `sets` were joined with each other.
     """
 
     bands: int
@@ -204,7 +182,6 @@ class Recall:
     pairs: int
     proposed: int
     sets_joined: int
-    sets_against: int
     sets: int
 
     @property
@@ -241,7 +218,6 @@ def measure_recall(shingle_sets: ShingleSets, truth: ExactPairs, banding: Bandin
         pairs=len(truth.a),
         proposed=proposed,
         sets_joined=truth.joined,
-        sets_against=truth.against,
         sets=truth.sets,
     )
 

@@ -139,7 +139,7 @@ class Told:
         self._corpus, self._told = corpus, told
         self.known: dict[int, GraphTrace] = {}
 
-    def trace(self, representatives: Mapping[int, int]) -> None:
+    def trace(self, representatives: Mapping[int, int]) -> dict[int, GraphTrace]:
         for code_index in representatives:
             answer = self._told(self._corpus.codes[code_index])
             if answer is None:
@@ -147,6 +147,7 @@ class Told:
             elif isinstance(answer, str):
                 answer = dict.fromkeys(("graph", "graph_widths", "graph_eval"), answer)
             self.known.setdefault(code_index, GraphTrace(answer))
+        return self.known
 
 
 @pytest.fixture(scope="session")

@@ -97,19 +97,6 @@ def test_the_folder_proves_itself(folder: Path) -> None:
     assert any("the numbers of 2, too" in check.detail for check in checks)
 
 
-def test_another_number_is_found(tmp_path: Path) -> None:
-    folder = tmp_path / "changed"
-    curate(MemorySource(rows()), folder, OPTIONS)
-    table = pq.read_table(folder / "graphs.parquet")
-    plain, place = table["behavior"].to_pylist(), table.schema.get_field_index("behavior")
-    table = table.set_column(
-        place, table.schema.field("behavior"), [[text and text[63::-1] + text[64:] for text in plain]]
-    )
-    pq.write_table(table, folder / "graphs.parquet")
-    wrong = {check.name.partition(":")[0] for check in verify(folder, jobs=1) if not check.ok}
-    assert "graphs" in wrong
-
-
 def test_networks_are_computed_again(folder: Path) -> None:
     (check,) = [check for check in verify(folder, jobs=1, recompute=5) if check.name == "networks computed again"]
     assert check.ok
@@ -128,39 +115,28 @@ def test_what_is_not_computed_is_found(tmp_path: Path) -> None:
     assert "a-plain: graph_widths is not what it computes" in check.detail
 
 
-def trace(graph: str, behavior: str | None, **facts: Any) -> GraphTrace:
-    return GraphTrace({"graph": graph, "graph_widths": "w", "behavior": behavior, **facts})
-
-
-def get_groups(known: dict[int, GraphTrace]) -> list[set[int]]:
-    """Return the networks of each computation."""
+@pytest.mark.parametrize(
+    ("traces", "faults", "groups", "agree"),
+    [
+        # Numbers decide, and graphs stand in where they are not known.
+        (["g b", "g -", "h b", "i -"], [], [{0, 1, 2}, {3}], {2: "same", 1: "same", 3: "widths"}),
+        # One graph with two behaviors is a fault, and merges nothing.
+        (["g b", "g c", "g -", "h c"], ["g"], [{0}, {1, 3}, {2}], {1: "different"}),
+        # Numbers of other sizes say nothing.
+        (["g b@8", "g c@16", "h c@16", "i d@8"], [], [{0, 1, 2}, {3}], {1: "same"}),
+    ],
+)
+def test_numbers_decide(traces: list[str], faults: list[str], groups: list[set[int]], agree: dict[int, str]) -> None:
+    stated = enumerate(map(str.split, traces))
+    known = {
+        number: GraphTrace({"graph": graph, "graph_widths": "w", "behavior": None if numbers == "-" else numbers})
+        for number, (graph, numbers) in stated
+    }
+    assert find_faults((one.graph, one.behavior) for one in known.values()) == faults
     computations = get_computations(known)
-    assert computations.keys() == known.keys()
-    return [
-        {number for number, name in computations.items() if name == one} for one in dict.fromkeys(computations.values())
-    ]
-
-
-def test_numbers_decide_and_graphs_stand_in() -> None:
-    known = {1: trace("g", "b"), 2: trace("g", None), 3: trace("h", "b"), 4: trace("i", None)}
-    assert get_groups(known) == [{1, 2, 3}, {4}]
-    assert known[1].agrees(known[3]) == "same"
-    assert known[1].agrees(known[2]) == "same"
-    assert known[1].agrees(known[4]) == "widths"
-
-
-def test_one_graph_with_two_behaviors_is_a_fault_and_merges_nothing() -> None:
-    known = {1: trace("g", "b"), 2: trace("g", "c"), 3: trace("g", None), 4: trace("h", "c")}
-    assert find_faults((one.graph, one.behavior) for one in known.values()) == ["g"]
-    assert get_groups(known) == [{1}, {2, 4}, {3}]
-    assert known[1].agrees(known[2]) == "different"
-
-
-def test_numbers_of_other_sizes_say_nothing() -> None:
-    known = {1: trace("g", "b@8"), 2: trace("g", "c@16"), 3: trace("h", "c@16"), 4: trace("i", "d@8")}
-    assert find_faults((one.graph, one.behavior) for one in known.values()) == []
-    assert get_groups(known) == [{1, 2, 3}, {4}]
-    assert known[1].agrees(known[2]) == "same"
+    names = dict.fromkeys(computations.values())
+    assert [{number for number, name in computations.items() if name == one} for one in names] == groups
+    assert {number: known[0].agrees(known[number]) for number in agree} == agree
 
 
 def test_only_equal_sizes_are_candidates() -> None:

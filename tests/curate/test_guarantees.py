@@ -525,13 +525,10 @@ def test_include_filters_by_whole_segments(pool: Pool, curated: Any, drawn: list
 
 @given(drawn=ROWS)
 def test_weights(pool: Pool, curated: Any, drawn: list[Row]) -> None:
-    result = curated(with_codes(drawn, pool), upweight=(("FractalNet", 3.0), ("ga-1", 0.5), ("ga", 2.0)))
+    factors = {"FractalNet": 3.0, "ga-1": 0.5, "ga": 2.0}
+    result = curated(with_codes(drawn, pool), upweight=tuple(factors.items()))
     for number, name in zip(result.outcome.kept, result.kept_names(), strict=True):
-        expected = 1.0
-        for prefix, factor in (("FractalNet", 3.0), ("ga-1", 0.5), ("ga", 2.0)):
-            if starts_with(name, prefix):
-                expected = factor
-                break
+        expected = next((factor for prefix, factor in factors.items() if starts_with(name, prefix)), 1.0)
         assert result.outcome.weights[number] == expected
 
 
@@ -580,24 +577,6 @@ def test_which_row_speaks_for_a_network_does_not_depend_on_the_order(pool: Pool,
     first = [decision.stage for decision in curated(rows).decisions]
     assert sorted(first, key=str) == [None, "exact", "repeat", "repeat"]
     assert [decision.stage for decision in curated(rows[::-1]).decisions][::-1] == first
-
-
-def test_ties_go_to_the_name_then_the_id(pool: Pool, curated: Any) -> None:
-    one, two = pool.codes[0], pool.codes[2]  # the same but for a width and the names of variables
-    rows = [{"nn": "b", "nn_code": one}, {"nn": "a", "nn_code": two}]
-    assert curated(rows).kept_names() == ["a"]
-    assert curated([{**row, "accuracy": 0.5, "epoch": 1} for row in rows]).kept_names() == ["a"]
-    by_id = min((one, two), key=lambda code: pool.views[code].id)
-    assert curated([{"nn": "a", "nn_code": one}, {"nn": "a", "nn_code": two}]).kept == [by_id]
-    assert curated([{"nn": "b", "nn_code": one, "accuracy": 0.1}, {"nn": "a", "nn_code": two}]).kept == [one]
-
-
-def test_pretrained_ranks_after_scratch(pool: Pool, curated: Any) -> None:
-    loaded = next(code for code in pool.codes if code in pool.views and pool.views[code].features.pretrained)
-    scratch = pool.codes[0]
-    rows = [{"nn": "a", "nn_code": loaded, "accuracy": 0.9}, {"nn": "b", "nn_code": scratch, "accuracy": 0.1}]
-    assert curated(rows).kept == [scratch]
-    assert curated([{**rows[0]}], from_scratch=True).decisions[0].stage == "filter"
 
 
 def test_a_top_up_takes_what_is_farthest(curated: Callable[..., Any], network: Callable[..., str]) -> None:

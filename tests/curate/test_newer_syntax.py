@@ -3,13 +3,9 @@
 import sys
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from curate.model.features import FeatureStore
-from curate.model.options import CurateOptions
-from curate.run.pipeline import curate
-from curate.sources import open_source
 from lemur_core.similarity.outline import outline_code
 from tests.builders.suites import table
 
@@ -37,19 +33,6 @@ def test_newer_syntax_is_named(since: tuple[int, ...]) -> None:
 @table(__file__, "newer_syntax.md", "What no python reads", globals())
 def test_what_no_python_reads(code: str) -> None:
     assert str(outline_code(code)).startswith("not Python: line 1: ")
-
-
-def test_the_decision_says_so(tmp_path: Path) -> None:
-    codes = tmp_path / "codes"
-    codes.mkdir()
-    (codes / "plain.py").write_text("class Net(Module):\n    x = 3\n")
-    (codes / "later.py").write_text(NEWER[(3, 14)])
-    curate(open_source(str(codes)), tmp_path / "out", CurateOptions(graph="off", license="MIT"), jobs=1)
-    rows = {row["nn"]: row for row in pq.read_table(tmp_path / "out" / "decisions.parquet").to_pylist()}
-    assert rows["plain"]["kept"]
-    if sys.version_info < (3, 14):
-        assert rows["later"]["stage"] == "invalid"
-        assert rows["later"]["reason"].startswith(f"not Python {OURS}, but perhaps a newer one: line 1: ")
 
 
 def test_another_python_reads_it_anew(tmp_path: Path) -> None:

@@ -240,10 +240,3 @@ def test_unknown_value_names_the_nearest_and_the_most_frequent(curated: Any) -> 
     many = [network(f"n{i}", metric=f"metric-{i:02}") for i in range(15)]
     with pytest.raises(UserError, match=r"near: metric-\d\d, .* and 3 others$"):
         curated(many, metric=("metric",))
-
-
-def test_row_that_cannot_be_used_stays_invalid(curated: Any) -> None:
-    rows = [network("a"), {**network("b", dataset="svhn"), "nn_code": None, "problem": "nn_code is missing"}]
-    assert [decision.stage for decision in curated(rows, dataset=("cifar-10",)).decisions] == [None, "invalid"]
-    with pytest.raises(UserError, match="--dataset svhn: no row has it"):
-        curated(rows, dataset=("svhn",))

@@ -100,13 +100,6 @@ def test_what_a_network_is_given(task: str, dataset: str, transform: str, expect
     assert (case.in_shape, case.out_shape, case.dtype, case.output) == expected
 
 
-def test_text_to_image_gets_the_shapes_of_its_own_loader() -> None:
-    case = build_case("txt-image", "coco", "complex_512")
-    assert isinstance(case, InputCase)
-    assert (case.in_shape, case.dtype) == ((2, 3, 512, 512), "float32")
-    assert case.out_shape == ({"vocab_size": 30_000}, (3, 512, 512), None)
-
-
 @table(__file__, "runs.md", "Why that cannot be told", globals())
 def test_why_that_cannot_be_told(task: str | None, dataset: str | None, transform: object, reason: str) -> None:
     found = build_case(task, dataset, transform)
@@ -247,11 +240,6 @@ def test_codes_without_imports_run_in_the_namespace_on_request(tmp_path: Path) -
     assert placed.manifest.parameters["namespace"] == "torch"
     line = f"1 kept code without imports, run below the line of --namespace torch: {NAMESPACES['torch']}"
     assert placed.manifest.details["notes"][1:] == [line]
-
-
-def test_the_documented_line() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
-    assert NAMESPACES["torch"] in text
 
 
 @table(__file__, "arguments.md", "Imports nothing", globals())

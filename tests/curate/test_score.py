@@ -49,15 +49,6 @@ def test_unusable_rows_have_no_place() -> None:
     assert percentiles(rows, [False, False, False]) == [None, None, None]
 
 
-def test_chunked_columns() -> None:
-    rows = [{"nn": f"n{i}", "dataset": "c", "accuracy": i / 10} for i in range(10)]
-    whole = pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
-    parts = pa.concat_tables([whole.slice(i, 3) for i in range(0, 10, 3)])
-    usable = np.ones(10, bool)
-    assert rank_rows(parts, usable).percentiles.tolist() == rank_rows(whole, usable).percentiles.tolist()
-    assert rank_rows(parts, usable).percentiles.tolist() == [(i + 0.5) / 10 for i in range(10)]
-
-
 # --- the score of a code ---------------------------------------------------------------------------------------------
 
 #: A result: code, data set, epoch, accuracy. The network is named after its code.
@@ -108,22 +99,6 @@ def test_the_worked_example() -> None:
     both = [*field_of("c", 1, 90, 0, 0.9 + 0.5 / 90), *field_of("c", 2, 10, 0, 0.65)]
     mean = (0.9 * (81.5 / 90) + 0.5 * 0.65) / 1.4
     assert scores(both)[0] == pytest.approx((0.9 * mean + 0.5) / 1.9)
-
-
-def test_more_data_sets_are_more_certain_and_more_epochs_of_one_are_not() -> None:
-    one = scores(field_of("c", 1, 100, 0, 0.905))[0]
-    datasets = scores([item for d in "cdefg" for item in field_of(d, 1, 100, 0, 0.905)])[0]
-    epochs = scores([item for e in range(50) for item in field_of("c", e, 100, 0, 0.905)])[0]
-    assert epochs == pytest.approx(one)
-    assert 0.5 < one < datasets < 0.905
-
-
-def test_one_lucky_result_of_many_does_not_win() -> None:
-    """The best of fifty percentiles is high for everybody; today's order by it prefers whatever was run most."""
-    lucky = [item for e in range(50) for item in field_of("c", e, 50, 0, 0.99 if e == 7 else 0.31)]
-    steady = field_of("d", 1, 50, 1, 0.81)
-    found = scores([*lucky, *steady])
-    assert found[0] < 0.5 < found[1]
 
 
 RESULTS = st.lists(

@@ -56,7 +56,7 @@ GIVEN = {
         "decisions.parquet id",  # of a row without usable code
         *("inputs.*.bytes", "parameters.unsafe_no_sandbox", "parameters.*_per_prefix"),
         # Of files and conversations, which this folder does not have, and of codes that state a license.
-        *("parameters.prm", "parameters.chat_max_tokens", "parameters.license", "details.chat_residue"),
+        *("parameters.prm", "parameters.license", "details.chat_residue"),
     ),
 }
 _OUTSIDE = ("versions.*", "measured.*", "parents.*")

@@ -228,7 +228,9 @@ def _observe(
     with recorder.recording():
         before = read_generators()
         module = execute(payload["code"])
-        net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), prm, recorder.device)
+        net = construct(
+            module, tuples(case["in_shape"]), tuples(case["out_shape"]), prm, recorder.device, contract=False
+        )
         _initialize(recorder, net, case)
         drew_before = read_generators() != before
         initial = initial_values(recorder, net)
@@ -315,7 +317,7 @@ def _run_plainly(payload: Mapping[str, Any], seed: int) -> Mapping[str, Any] | N
         try:
             module = execute(payload["code"])
             prm = dict(payload["prm"])
-            net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), prm).eval()
+            net = construct(module, tuples(case["in_shape"]), tuples(case["out_shape"]), prm, contract=False).eval()
             with step("forward_failed", "in eval mode"), torch.no_grad():
                 output = net(make_inputs(case))
             if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(output)):

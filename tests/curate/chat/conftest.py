@@ -42,8 +42,9 @@ def make_chat(memory_source: Any, warm: Callable[..., None]) -> Callable[..., Pa
 
     def make(out: Path, rows: list[Row], **changed: Any) -> Path:
         warm(row["nn_code"] for row in rows)
-        options = CurateOptions(**({"chat": True, "chat_max_tokens": MAX_TOKENS} | changed))
-        with redirect_stderr(io.StringIO()):  # lines of progress
+        options = CurateOptions(**({"chat": True} | changed))
+        with redirect_stderr(io.StringIO()), pytest.MonkeyPatch.context() as patch:  # lines of progress
+            patch.setattr("curate.chat.build.MAX_TOKENS", MAX_TOKENS)
             curate(memory_source(rows), out, options, jobs=1)
         return out
 
