@@ -7,12 +7,13 @@ OUT ?= snapshot
 # Exact versions, for pip and uv alike.
 LOCKED := -c constraints.txt
 
-.PHONY: run test test-slow test-torch check bench lock schemas commands columns api docs clean
+.PHONY: run install test test-slow test-torch check bench lock schemas commands columns api docs clean
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
-	@printf '%s\n' next: '  source .venv/bin/activate' '  lemur show ga-667 --in $(OUT)' \
-	'  lemur extract SEModule --source timm@1.0.30 --out blocks'
+	@printf '%s\n' next: '  source .venv/bin/activate' '  lemur show ga-667 --in $(OUT)' '  lemur open $(OUT)'
+
+install: .venv/.ready
 
 test: .venv/.ready-dev
 	$(PY) -P -m pytest -n 2 --dist loadfile -m "not slow"

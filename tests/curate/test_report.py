@@ -152,6 +152,11 @@ def test_numbers_are_those_of_the_tables(snapshot: Path) -> None:
             splits = [sum(row["split"] == split for row in own) for split in ("train", "validation", "test")]
             assert [*map(number, cells[-3:])] == splits
             assert number(cells[-5]) == len(own)
+            if column == "prefix":
+                graphs = [row["graph"] for row in networks if row[column] == name and row["graph"]]
+                assert cells[2] == (f"{len(set(graphs))} of {len(graphs)}" if graphs else "–")
+                quarters = list(map(number, cells[3].split(" · ")))
+                assert (len(quarters), sum(quarters)) == (4, len(own))
             assert cells[-4] == percent(number(cells[1]) - len(own), number(cells[1]))
     for split, *cells in table_of(text, "Splits"):
         own = Counter(row["cluster"] for row in records if row["split"] == split)
@@ -175,7 +180,7 @@ def test_removals_by_text_are_said_to_be_that(snapshot: Path, run: Run) -> None:
         assert "`--graph keep-different`" in text
     alone = run(small_corpus()[:3], "alone", graph="off")
     assert all("another architecture" not in text for text in (report_of(alone), (alone / "README.md").read_text()))
-    assert report_of(alone).splitlines()[2].startswith("What is it for? This one for fine-tuning on code, where")
+    assert "\nWhat is it for? This one for fine-tuning on code, where" in report_of(alone)
 
 
 def test_options_and_what_they_left_out_are_told(run: Run) -> None:
@@ -240,6 +245,17 @@ def test_long_tails_are_folded(run: Run) -> None:
     prefixes = table_of(report_of(run([row(f"p{n:02}-x", code) for n, code in enumerate(codes)])), "By prefix")
     assert (len(prefixes), prefixes[-1][0]) == (21, "10 others")
     assert sum(number(cells[1]) for cells in prefixes) == 30
+
+
+def test_what_is_new_over_time_is_read_off_the_names(run: Run) -> None:
+    """Numbers in names count: ga-10 is later than ga-9. The last half copies."""
+    codes = [network([place % 8, place // 8, 3, place % 5, 6]) for place in range(6)]
+    rows = [
+        row(f"ga-{place + 5}", codes[place % 6].replace("Net", f"Net{place}"), 1, 0.9 - place / 50)
+        for place in range(12)
+    ]
+    (cells,) = table_of(report_of(run(rows, graph="off")), "By prefix")
+    assert cells[3] == "3 · 3 · 0 · 0"
 
 
 def test_two_runs_give_the_same_bytes_whatever_the_order(run: Run, tmp_path: Path) -> None:
