@@ -1,13 +1,12 @@
-"""The Python interface to finished folders: their manifests and rows, and folders on the Hub.
-
-`lemur.verify`, `lemur.trace` and `lemur.publish` need to know every kind of folder, so they are in `lemur`.
-"""
+"""The Python interface to finished folders: their manifests, rows and items, and folders on the Hub."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,6 +14,8 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError, missing_name
 from lemur_core.files.progress import hide_progress
+from manifests.folders.checks import Check
+from manifests.folders.kinds import FoundItem
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import iterate_rows
 
@@ -36,6 +37,7 @@ class FinishedFolder:
         finished = open_folder("snapshot")
         print(finished.kind, sorted(finished.tables))
         print(next(finished.rows("decisions"))["reason"])
+        assert all(check.ok for check in finished.verify())
         ```
     """
 
@@ -82,6 +84,27 @@ class FinishedFolder:
             raise missing_name(f"{self.folder}: has no table {table!r}", table, sorted(self.tables))
         return self._read_rows(table)
 
+    def show(self, name: str, *parents: PathLike) -> FoundItem:
+        """Return what an item is, why it was kept, removed or failed, and where it is from.
+
+        Args:
+            name: of the item, an id or its beginning; `net` for the network of a training run.
+            parents: the folders that this one was built from, to follow the item into.
+
+        Raises:
+            UserError: if nothing has that name (then it is a KeyError, too).
+        """
+        found: FoundItem = _load("show")(name, [self.folder, *map(Path, parents)])
+        return found
+
+    def verify(self, *, jobs: int | None = None) -> tuple[Check, ...]:
+        """Read the folder again, and check its digests, records, derived tables and guarantees.
+
+        Args: jobs: worker processes; all cores by default.
+        """
+        with hide_progress():
+            return tuple(_load("verify")(self.folder, jobs=jobs))
+
     def _read_rows(self, table: str) -> Iterator[Json]:
         try:
             for path in self.tables[table]:
@@ -93,6 +116,13 @@ class FinishedFolder:
         except (OSError, ValueError, pa.ArrowException) as error:
             detail = str(error).splitlines()[0]
             raise UserError(f"{self.folder}: {table} cannot be read: {detail}; create the folder again") from error
+
+
+def _load(name: str) -> Callable[..., Any]:
+    """Return a function over all kinds of folder: they are defined above, and the installed distribution names them."""
+    (point,) = entry_points(group="lemur_curator.folders", name=name)
+    function: Callable[..., Any] = point.load()
+    return function
 
 
 def open_folder(folder: PathLike) -> FinishedFolder:

@@ -269,7 +269,13 @@ def test_examples_of_folders(place: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert {row["block"] for row in finished.rows("specs")} == set(library.ids)
     with pytest.raises(UserError, match="has no table 'decisions'"):
         finished.rows("decisions")
-    assert {row["id"] for row in open_folder(snapshot).rows("records")} == set(snapshot.records.id)
+    finished = open_folder(snapshot)
+    assert {row["id"] for row in finished.rows("records")} == set(snapshot.records.id)
+    name = snapshot.records.nn[0]
+    assert name in finished.show(name).lines[0]
+    with pytest.raises(KeyError, match="no-such"):
+        finished.show("no-such")
+    assert finished.verify(jobs=1) == snapshot.verify(jobs=1)
 
 
 @pytest.mark.slow
