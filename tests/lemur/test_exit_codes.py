@@ -37,7 +37,7 @@ LINES = {int(status): text.splitlines() for status, text in read_files(__file__,
 FREE = {
     "search": {"query", "category", "license_", "source"},
     "extract": {"names", "repositories", "paths", "symbols", "start_from"},
-    "curate": {"prefer", "topup_prefix"},
+    "curate": {"prefer", "topup_prefix", "ray"},
     "synthesize": {"key_name", "goal"},
     "experts train": {"domains"},  # tests/lemur/experts
 }

@@ -38,7 +38,7 @@ def test_options_are_whole(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("name", TREE)
 def test_every_help_has_an_example(name: str) -> None:
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*name.split(), "--help"]).stdout
-    assert re.search(rf"^ Examples: *\n lemur {name}\b", shown, re.MULTILINE)
+    assert re.search(rf"^ Examples: *\n +lemur {name}\b", shown, re.MULTILINE)
 
 
 def test_the_help_ends_with_the_addresses_of_the_package() -> None:
