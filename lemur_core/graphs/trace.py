@@ -164,7 +164,8 @@ class TraceResult:
         live = {kind for index in reachable(nodes, results) for kind in nodes[index].within}
         holders = {name.rpartition(".")[0] for name in used}
         live |= {type(module) for name, module in self.net.named_modules() if name in holders}
-        return {kind.__qualname__ for type_ in live for kind in type_.__mro__}
+        own = self.file.__name__  # a class of torch may have the same name
+        return {kind.__qualname__ for type_ in live for kind in type_.__mro__ if kind.__module__ == own}
 
 
 def used_parameters(forms: Mapping[str, Graph]) -> set[str]:
