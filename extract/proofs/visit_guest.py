@@ -95,7 +95,8 @@ def visit_block(request: BlockUses) -> dict[str, object]:
     # Sizes were varied without values, and not every operation refuses there what it refuses with values.
     fails = steps.get("steps", {}).get(f"eval without gradients, inputs {len(sizes) + 1}", "") if proposed else ""
     if not isinstance(graphs, Failure) and fails.startswith("raises"):
-        graphs |= fix_sizes(graphs, f"it fails at another size: {fails}")
+        tried = ", ".join("×".join(map(str, shape)) for shape in proposed[0])
+        graphs |= fix_sizes(graphs, f"with inputs {tried} it {fails}")
     return {"graphs": graphs, "uses": uses}
 
 
