@@ -7,15 +7,14 @@ are, too: they construct and call the classes as their authors mean it.
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from extract.sources import walk
 from extract.sources.contents import MAX_FILE_BYTES, MAX_TOTAL_BYTES, PackageSource, is_about_code
 from extract.sources.git import others_of
-from extract.sources.store import place, workspace
-from lemur_core.files.cache import cache_folder, drop_damaged
+from extract.sources.store import keep_files
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import may_hold_secrets
 
@@ -41,26 +40,8 @@ def copy_importable(source: PackageSource) -> Path:
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in content.items()}
     digest = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()[:32]
     target = cache_folder("runtime", _FORMAT, "originals") / digest
-    if os.path.lexists(target) and not _holds(target, content):
-        drop_damaged(target)
-    if target.is_dir():
-        return target
-    with workspace() as work:
-        try:
-            for path, data in content.items():
-                (work / digest / path).parent.mkdir(parents=True, exist_ok=True)
-                (work / digest / path).write_bytes(data)
-        except OSError as error:
-            raise UserError(f"{source.name}: cannot be copied to the cache {target}: {error.strerror}") from error
-        place(work / digest, target)
+    keep_files(content, target, source.name)
     return target
-
-
-def _holds(folder: Path, content: Mapping[str, bytes]) -> bool:
-    try:
-        return all((folder / path).read_bytes() == data for path, data in content.items())
-    except OSError:
-        return False
 
 
 def _read_others(source: PackageSource) -> Iterator[tuple[str, bytes]]:

@@ -19,8 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -255,52 +254,48 @@ class _Resolver:
             self._collect(requires)
 
     def _collect(self, requires: Sequence[str]) -> None:
-        """Resolve them breadth first."""
+        """Resolve them breadth first: a level at a time, since pip fetches several together in less time."""
         for text in requires:
             try:
                 Requirement(text)
             except InvalidRequirement:
                 self.unavailable[text] = "not a requirement of PEP 508; write NAME or NAME>=VERSION"
-        queue = deque((requirement, "") for requirement in read_requirements(sorted(requires)))
+        waiting = [(requirement, "") for requirement in read_requirements(sorted(requires))]
         seen: set[tuple[str, str]] = set()
-        level = 0  # requirements of the queue that were prefetched
-        while queue:
-            if not level:
-                self._prefetch([requirement for requirement, _ in queue])
-                level = len(queue)
-            requirement, parent = queue.popleft()
-            level -= 1
-            requirement.name = _HEADLESS.get(canonicalize_name(requirement.name), requirement.name)
-            requirement.marker = None  # it applies
+        while waiting:
             # The message about an unavailable name says who needs it, so the parent counts, too.
-            if (str(requirement), parent) in seen:
-                continue
-            seen.add((str(requirement), parent))
-            distribution = self._resolve(requirement, parent)
-            if distribution is not None:
-                needs = read_requirements(distribution.requires, requirement.extras)
-                queue.extend((need, distribution.name) for need in needs)
+            level: dict[tuple[str, str], Requirement] = {}
+            for requirement, parent in waiting:
+                name = canonicalize_name(requirement.name)
+                requirement.name, requirement.marker = _HEADLESS.get(name, name), None  # the marker holds
+                if requirement.name not in self.known | PROVIDED and not _CUDA.fullmatch(requirement.name):
+                    level[str(requirement), parent] = requirement
+            level = {key: requirement for key, requirement in level.items() if key not in seen}
+            seen.update(level)
+            self._prefetch(level.values())
+            waiting = []
+            for (_, parent), requirement in level.items():
+                distribution = self._resolve(requirement, parent)
+                if distribution is not None:
+                    needs = read_requirements(distribution.requires, requirement.extras)
+                    waiting.extend((need, distribution.name) for need in needs)
 
-    def _prefetch(self, requirements: Sequence[Requirement]) -> None:
+    def _prefetch(self, requirements: Iterable[Requirement]) -> None:
         """Fetch the wheels of several requirements at once. What fails is left to `_resolve`, which says why."""
         wanted: dict[str, str] = {}
         for requirement in requirements:
-            name = canonicalize_name(_HEADLESS.get(canonicalize_name(requirement.name), requirement.name))
-            skipped = name in self.known or name in PROVIDED or _CUDA.fullmatch(name) or requirement.url is not None
+            name, specifier = requirement.name, requirement.specifier
             # A name with two requirements, or one that the runtime has in some version, is a case of its own.
-            if skipped or name in wanted or name in self.picked or name in find_runtime().versions:
-                continue
-            pick = _pick_file(name, requirement.specifier)
-            if not pick.is_file() and not pick.with_suffix(".absent").is_file():
-                wanted[name] = str(requirement.specifier)
+            own = name in wanted or name in self.picked or name in find_runtime().versions
+            pick = _pick_file(name, specifier)
+            if requirement.url is None and not own and not (pick.is_file() or pick.with_suffix(".absent").is_file()):
+                wanted[name] = str(specifier)
         if len(wanted) > 1 and not self.offline and self.day is None:
             _fetch_together(wanted)
 
     def _resolve(self, requirement: Requirement, parent: str) -> Distribution | None:
         """Return the distribution to unpack for a requirement; None if it is unavailable or need not be unpacked."""
-        name = canonicalize_name(requirement.name)
-        if name in self.known or name in PROVIDED or _CUDA.fullmatch(name):
-            return None
+        name = requirement.name
         because = f"; {parent} needs it" if parent else ""
         version = find_runtime().versions.get(name)
         if version is not None and requirement.specifier.contains(version, prereleases=True):
