@@ -22,7 +22,7 @@ from extract.emit.closure import Closure, try_to_collect
 from extract.emit.render import shorten
 from extract.resolve.dependencies import DependencyGraph
 from extract.resolve.modules import Definition, Module
-from extract.resolve.standins import AUTO_CLASS, SOURCE_NAME, auto_models
+from extract.resolve.standins import AUTO_CLASS, SOURCE_NAME
 from extract.resolve.symbols import SUFFIX, StatementNode, Symbol
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern, search_at
@@ -52,29 +52,13 @@ def resolve_lookups(closure: Closure, graph: DependencyGraph) -> None:
 
 
 def _add_configurations(closure: Closure, graph: DependencyGraph) -> None:
-    """Add the configurations referred to by model type, and the models that are looked up by configuration."""
+    """Add the configurations referred to by model type."""
     # Each configuration may name further ones, so this repeats until nothing is new.
-    nodes, seen = list(closure.nodes.values()), 0
+    seen = 0
     while len(closure.nodes) > seen:
         fresh, seen = list(closure.nodes.values())[seen:], len(closure.nodes)
         for config in [config for node in fresh for config in _list_configurations(graph, node)]:
             try_to_collect(closure, graph, [config])
-    looking = [endings for kind, endings in auto_models().items() if graph.ours(kind) in closure.symbols]
-    if not looking:
-        return
-    noted = [target for node in nodes for links in graph.iter_links(node) for _, target in links.notes]
-    waiting = [target for target in noted if isinstance(target, Definition)]
-    known: set[Definition] = set()
-    while waiting:
-        config = waiting.pop(0)
-        if config in known or not config.name.endswith(SUFFIX):
-            continue
-        known.add(config)
-        waiting += [inner for node in graph.members(config) for inner in _list_configurations(graph, node)]
-        for endings in looking:
-            model = graph.config_resolver.find_model(config, endings, closure.root.module)
-            if model is not None and not try_to_collect(closure, graph, [graph.symbol(model)]):
-                closure.named[graph.symbol(model)] = model.name
 
 
 def _list_configurations(graph: DependencyGraph, node: StatementNode) -> Iterator[Definition]:

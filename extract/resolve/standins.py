@@ -1,6 +1,6 @@
 """Replacements for code that cannot be copied into a block: which ones exist, and what each of them replaces.
 
-- Compiled operators (`OPERATOR_FILES`): a function replaces the operator of the same name; a class with `apply`
+- Compiled operators (`OPERATOR_FILE`): a function replaces the operator of the same name; a class with `apply`
   replaces the author's `autograd.Function` of the same name, and is differentiated by autograd.
 - Definitions that depend on whole frameworks (`DEFINITIONS`): recognized by name and shape,
   not by origin. A class that is itself extracted is never replaced.
@@ -20,7 +20,7 @@ from lemur_core.source.parse import parse_file
 from manifests.provenance.swhid import blob_sha1
 
 SOURCE_NAME = "lemur-curator"
-OPERATOR_FILES = ("convolutions.py", "points.py", "regions.py")
+OPERATOR_FILE = "operators.py"
 
 _HERE = Path(__file__).parents[1] / "standins"
 
@@ -51,23 +51,18 @@ DEFINITIONS: Mapping[str, Replacement] = {
         PreTrainedModel PreTrainedModel: from_pretrained post_init
         _CanRecordRegistry RecordedOutputs: get __setitem__
         GenerationMixin GenerationMixin: generate
-        """,
-    ),
-    **_table(
-        "settings.py",
-        """
         PreTrainedConfig PreTrainedConfig: from_pretrained to_dict
         PretrainedConfig PreTrainedConfig: from_pretrained to_dict
         SubConfigSpec SubConfigSpec: create_subconfig
+        AttentionInterface AttentionInterface: get_interface
         """,
     ),
-    **_table("attention.py", "AttentionInterface AttentionInterface: get_interface"),
-    **_table("neighbours.py", "radius_graph radius_graph: x r batch loop max_num_neighbors flow"),
     **_table(
         "sparse.py",
         """
         SparseTensor SparseTensor: coo csr set_value fill_value has_value
         torch_sparse torch_sparse: matmul sum mul set_diag fill_diag masked_select_nnz
+        radius_graph radius_graph: x r batch loop max_num_neighbors flow
         """,
     ),
     **_table(
@@ -76,9 +71,6 @@ DEFINITIONS: Mapping[str, Replacement] = {
         AutoConfig AutoClass: from_pretrained
         AutoTokenizer AutoClass: from_pretrained
         AutoProcessor AutoClass: from_pretrained
-        load_backbone load_backbone: config
-        requires requires: backends
-        requires_backends requires_backends: obj backends
         _assert_has_ops assert_has_ops:
         _has_ops has_ops:
         load_state_dict load_checkpoint: module state_dict
@@ -105,22 +97,8 @@ _AUTO_BASES = frozenset({"_BaseAutoModelClass", "_BaseAutoBackboneClass"})  # lo
 def find_definition(name: str, bases: Collection[str]) -> Replacement | None:
     """Return the replacement of a definition of this name, if any; `bases` are the last names of its base classes."""
     if not _AUTO_BASES.isdisjoint(bases):
-        auto_model = Replacement("frameworks.py", name)
-        return auto_model if auto_model in auto_models() else AUTO_CLASS
+        return AUTO_CLASS
     return (_list_compiled()[1] if "Function" in bases else DEFINITIONS).get(name)
-
-
-@functools.cache
-def auto_models() -> Mapping[Replacement, tuple[str, ...]]:
-    """Return the classes that look up models by configuration, with the endings of their names, most likely first."""
-    file = _HERE / AUTO_CLASS.file
-    classes = [item for item in ast.parse(file.read_text()).body if isinstance(item, ast.ClassDef)]
-    values = [(kind.name, item) for kind in classes for item in kind.body if isinstance(item, ast.Assign)]
-    return {
-        Replacement(file.name, name): ast.literal_eval(item.value)
-        for name, item in values
-        if ast.unparse(item.targets[0]) == "endings"
-    }
 
 
 def find_operator(name: str) -> Replacement | None:
@@ -132,20 +110,19 @@ def find_operator(name: str) -> Replacement | None:
 def _list_compiled() -> tuple[dict[str, Replacement], dict[str, Replacement]]:
     """Return the replacements of operators and of autograd functions, by name."""
     operators, functions = {}, {}
-    for file in OPERATOR_FILES:
-        for node in ast.parse((_HERE / file).read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                # A replacement of an `autograd.Function` has `apply` alone: autograd differentiates it.
-                (apply,) = (item for item in node.body if isinstance(item, ast.FunctionDef))
-                parameters = frozenset(argument.arg for argument in apply.args.args)
-                functions[node.name] = Replacement(file, node.name, parameters)
-            elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                operators[node.name] = Replacement(file, node.name)
-            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
-                table = functions if node.value.id in functions else operators
-                for target in node.targets:
-                    assert isinstance(target, ast.Name)
-                    table[target.id] = Replacement(file, target.id, table[node.value.id].has)
+    for node in ast.parse((_HERE / OPERATOR_FILE).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            # A replacement of an `autograd.Function` has `apply` alone: autograd differentiates it.
+            (apply,) = (item for item in node.body if isinstance(item, ast.FunctionDef))
+            parameters = frozenset(argument.arg for argument in apply.args.args)
+            functions[node.name] = Replacement(OPERATOR_FILE, node.name, parameters)
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            operators[node.name] = Replacement(OPERATOR_FILE, node.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            table = functions if node.value.id in functions else operators
+            for target in node.targets:
+                assert isinstance(target, ast.Name)
+                table[target.id] = Replacement(OPERATOR_FILE, target.id, table[node.value.id].has)
     return operators, functions
 
 

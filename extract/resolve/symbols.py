@@ -276,7 +276,7 @@ _TYPED = re.compile(rb'^class (\w+)|^    model_type(?:\s*:[^=\n]*)?\s*=\s*"(\w+)
 
 
 class ConfigResolver:
-    """Finder of configurations by name in a library; each source is read once, on first use."""
+    """Finder of configurations by model type in a library; each source is read once, on first use."""
 
     def __init__(self, library: CorpusIndex) -> None:
         self._library = library
@@ -286,7 +286,7 @@ class ConfigResolver:
         """Return the configurations of a source that have a model type, by model type; the first by path wins."""
         if source.name not in self._typed:
             configurations: dict[str, Definition] = {}
-            for module in self._files(source):
+            for module in [module for module in self._library.by_path.values() if module.source is source]:
                 name = ""
                 for kind, typed in _TYPED.findall(source.read_text(module.file)):
                     name = kind.decode() or name
@@ -294,20 +294,3 @@ class ConfigResolver:
                         configurations.setdefault(typed.decode(), Definition(module, name))
             self._typed[source.name] = configurations
         return self._typed[source.name]
-
-    def find_model(self, config: Definition, endings: Iterable[str], near: Module) -> Definition | None:
-        """Return the model that a configuration is named after, by the first of these endings that matches a class.
-
-        A name visible in the file `near` is preferred to one in a file next to the configuration.
-        """
-        stem = config.name.removesuffix(SUFFIX)
-        neighbours = [item for item in self._files(config.module.source) if item.package == config.module.package]
-        for ending in endings:
-            for module in (near, *neighbours):
-                model = self._library.lookup(module, stem + ending)
-                if isinstance(model, Definition) and find_class_facts(model) is not None:
-                    return model
-        return None
-
-    def _files(self, source: PackageSource) -> list[Module]:
-        return [module for module in self._library.by_path.values() if module.source is source]

@@ -65,52 +65,6 @@ class AutoClass:
         """Do nothing: there is no table to add to."""
 
 
-class AutoModel(AutoClass):
-    """Makes the model that a configuration is named after, `GateModel` of a `GateConfig`, where this file has it."""
-
-    endings = ("Model", "Encoder", "")
-
-    @classmethod
-    def from_config(cls, config, **kwargs):
-        """The model; fails where this file has none of that name."""
-        kind = type(config)
-        stem = kind.__name__.removesuffix("Config") if getattr(kind, "model_type", "") else "?"
-        made = next((globals()[stem + ending] for ending in cls.endings if stem + ending in globals()), None)
-        return super().from_config(config) if made is None else made._from_config(config, **kwargs)
-
-
-class AutoModelForCausalLM(AutoModel):
-    """As `AutoModel`, for a model that writes text on."""
-
-    endings = ("ForCausalLM", "LMHeadModel")
-
-
-class AutoModelForSeq2SeqLM(AutoModel):
-    """As `AutoModel`, for a model that writes a text of another."""
-
-    endings = ("ForConditionalGeneration",)
-
-
-class AutoBackbone(AutoModel):
-    """As `AutoModel`, for a backbone that gives features of several stages."""
-
-    endings = ("Backbone",)
-
-
-def load_backbone(config):
-    """The backbone that a configuration names, by a configuration of its own or by this one."""
-    return AutoBackbone.from_config(getattr(config, "backbone_config", None) or config)
-
-
-def requires(*_, **__):
-    """A decorator that changes nothing."""
-    return lambda item: item
-
-
-def requires_backends(obj, backends):
-    """Check nothing."""
-
-
 def has_ops():
     """Yes: the compiled operators of the runtime are there."""
     return True

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from extract.standins import attention, frameworks, pretrained, settings
+from extract.standins import frameworks, pretrained
 from tests.builders.suites import table
 
 
@@ -96,7 +96,7 @@ def test_sdpa_equals_the_definition(
     module.num_key_value_groups = groups
     mask, bias = (None if item is None else item[:, :, -length:] for item in (mask, bias))
     query, key, value = torch.randn(2, 4, length, 8), *torch.randn(2, 2, 4 // groups, 5, 8)
-    output, weights = attention.sdpa_attention_forward(
+    output, weights = pretrained.sdpa_attention_forward(
         module, query, key, value, mask, is_causal=causal, scaling=0.3, position_bias=bias
     )
     scores = query @ key.repeat_interleave(groups, 1).transpose(-1, -2) * 0.3 + (0 if bias is None else bias)
@@ -110,32 +110,31 @@ def test_sdpa_equals_the_definition(
 
 
 def test_attention_table() -> None:
-    table = attention.AttentionInterface()
+    table = pretrained.AttentionInterface()
     assert table.get_interface("eager", len) is len
     assert table.get_interface(None, len) is len
-    assert table.get_interface("sdpa", len) is attention.sdpa_attention_forward
+    assert table.get_interface("sdpa", len) is pretrained.sdpa_attention_forward
     with pytest.raises(KeyError):
         table.get_interface("flash_attention_2", len)
 
 
-class Text(settings.PreTrainedConfig):
+class Text(pretrained.PreTrainedConfig):
     model_type = "text"
     attribute_map: ClassVar = {"width": "hidden_size"}
     hidden_size: int = 4
     rope_parameters: "dict[str, float] | None" = None  # in text: names that the file may lack are not looked up
     tie_word_embeddings: bool = True
-    max_position_embeddings: int = 8
 
     def __post_init__(self, **kwargs: object) -> None:
         self.doubled = 2 * self.hidden_size
         super().__post_init__(**kwargs)
 
 
-class Both(settings.PreTrainedConfig):
+class Both(pretrained.PreTrainedConfig):
     sub_configs_defaults: ClassVar = {
         "text_config": Text,
-        "other": settings.SubConfigSpec(frameworks.AutoClass, model_type="text", init_kwargs={"hidden_size": 6}),
-        "maybe": settings.SubConfigSpec(Text, optional=True),
+        "other": pretrained.SubConfigSpec(frameworks.AutoClass, model_type="text", init_kwargs={"hidden_size": 6}),
+        "maybe": pretrained.SubConfigSpec(Text, optional=True),
     }
     text_config: object = None
     other: object = None
@@ -160,41 +159,27 @@ def test_rotary_settings_are_gathered() -> None:
     assert Text().rope_parameters == {"rope_theta": 10000.0, "rope_type": "default"}
     scaled = Text(rope_scaling={"type": "yarn"}, rope_theta=5.0)
     assert (scaled.rope_parameters["rope_type"], scaled.rope_parameters["rope_theta"]) == ("yarn", 5.0)
-    assert scaled.rope_parameters["original_max_position_embeddings"] == 8
 
 
-def test_an_encoder_and_a_decoder_in_flat_settings() -> None:
-    config = Text(is_encoder_decoder=True, encoder_layers=3, decoder_layers=2, decoder_width=7)
-    assert config.get_text_config() is config
-    assert (config.get_text_config(decoder=True).num_hidden_layers, config.decoder_layers) == (2, 2)
-    assert (config.get_text_config(decoder=True).hidden_size, config.hidden_size) == (7, 4)
+def test_a_field_without_a_default_is_needed() -> None:
     with pytest.raises(TypeError, match="Lacking needs 'size'"):
-        type("Lacking", (settings.PreTrainedConfig,), {"__annotations__": {"size": int}})()
+        type("Lacking", (pretrained.PreTrainedConfig,), {"__annotations__": {"size": int}})()
 
 
 def test_a_field_may_be_called_like_a_common_setting() -> None:
-    class Labelled(settings.PreTrainedConfig):
+    class Labelled(pretrained.PreTrainedConfig):
         num_labels: int = 5
 
     assert Labelled().num_labels == 5
     assert Labelled(num_labels=7).num_labels == 7
 
 
-def test_layers_may_differ() -> None:
-    config = Text(num_hidden_layers=3, per_layer_config={"1": {"hidden_size": 9}}, layer_types=["a", "b", "c"])
-    assert [layer.hidden_size for layer in config.per_layer_config] == [4, 9, 4]
-    assert config.per_layer_config["b"].hidden_size == 9
-    assert config.per_layer_config[0].skip == []
-    same = Text(num_hidden_layers=2)
-    assert all(layer is same for layer in same.per_layer_config)
-
-
 def test_a_configuration_of_another_file_counts_by_its_name() -> None:
     other: dict[str, Any] = {}
-    exec(compile(Path(settings.__file__).read_text(), "other.py", "exec"), other)
+    exec(compile(Path(pretrained.__file__).read_text(), "other.py", "exec"), other)
     twin = type("Text", (other["PreTrainedConfig"],), {"model_type": "text"})()
     assert isinstance(twin, Text)
-    assert isinstance(twin, settings.PreTrainedConfig)
+    assert isinstance(twin, pretrained.PreTrainedConfig)
     assert not isinstance(twin, Both)
     assert Both(text_config=twin).text_config is twin
 
@@ -203,7 +188,7 @@ def test_models_inside_a_model_keep_their_first_weights() -> None:
     class Inner(pretrained.PreTrainedModel):
         _supports_sdpa = True
 
-        def __init__(self, config: settings.PreTrainedConfig) -> None:
+        def __init__(self, config: pretrained.PreTrainedConfig) -> None:
             super().__init__(config)
             self.layer = nn.Linear(3, 3)
             self.post_init()
@@ -233,23 +218,8 @@ def test_models_inside_a_model_keep_their_first_weights() -> None:
     assert pretrained.RecordedOutputs().get(outer) == {}
 
 
-def test_patterns_of_tied_weights_are_expanded() -> None:
-    class Heads(pretrained.PreTrainedModel):
-        _tied_weights_keys: ClassVar = {r"heads.(?![0])\d+": "heads.0"}
-
-        def __init__(self, config: Text) -> None:
-            super().__init__(config)
-            self.heads = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
-            self.post_init()
-
-    heads = Heads(Text()).heads
-    assert heads[2].weight is heads[0].weight
-    assert heads[1].bias is heads[0].bias
-    assert len({id(layer.weight) for layer in Heads(Text(tie_word_embeddings=False)).heads}) == 3
-
-
 def test_pretrained_model_initialises_and_ties() -> None:
-    class Settings(settings.PreTrainedConfig):
+    class Settings(pretrained.PreTrainedConfig):
         attribute_map = {"width": "hidden_size"}
         hidden_size: int = 4
         sizes: list = field(default_factory=list)
@@ -301,5 +271,3 @@ def test_what_is_absent_says_so() -> None:
         frameworks.AutoClass.from_config(None)
     with pytest.raises(NotImplementedError, match="not part of this block"):
         frameworks.load_checkpoint(nn.Linear(2, 2), "w.pth", strict=True)
-    assert frameworks.requires(backends=("x",))(len) is len
-    frameworks.requires_backends(None, ["x"])

@@ -1,4 +1,4 @@
-"""Sparse matrices against dense ones."""
+"""Sparse matrices against dense ones, and edges between near points against a loop."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.standins import sparse
-from extract.standins.sparse import SparseTensor, torch_sparse
+from extract.standins.sparse import SparseTensor, radius_graph, torch_sparse
 
 
 def draw(seed, shape, more=()):
@@ -133,3 +133,23 @@ def test_gradients_reach_values_and_factors():
     sparse.matmul(made, other).sum().backward()
     assert value.grad.tolist() == [3, 3]
     assert other.grad.tolist() == [[0, 0, 0], [2, 2, 2]]
+
+
+@given(st.integers(0, 2**31), st.integers(1, 9), st.floats(0.1, 3), st.booleans(), st.sampled_from([1, 2, 32, None]))
+@settings(max_examples=40, deadline=None)
+def test_edges_of_near_points(seed, count, r, loop, most):
+    generator = torch.Generator().manual_seed(seed)
+    x, batch = torch.randn(count, 2, generator=generator), torch.randint(0, 2, (count,), generator=generator)
+    expected = []
+    for centre in range(count):
+        near = [k for k in range(count) if batch[k] == batch[centre] and float((x[k] - x[centre]).norm()) <= r]
+        near = [k for k in near if loop or k != centre]
+        expected += [(k, centre) for k in near[:most]]
+    found = radius_graph(x, r, batch, loop=loop, max_num_neighbors=most)
+    assert [tuple(edge) for edge in found.T.tolist()] == expected
+    back = radius_graph(x, r, batch, loop=loop, max_num_neighbors=most, flow="target_to_source")
+    assert torch.equal(back, found.flip(0))
+
+
+def test_one_example_and_one_coordinate():
+    assert radius_graph(torch.tensor([0.0, 1.0, 9.0]), 1.0).tolist() == [[1, 0], [0, 1]]

@@ -1,11 +1,12 @@
-"""Convolutions, attention and losses of compiled operators against loops over their definitions."""
+"""What stands in for compiled operators against loops over the definitions, and against torchvision."""
 
 import pytest
 import torch
+import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.standins import convolutions as ops
+from extract.standins import operators as ops
 
 
 def random(*shape, seed=0):
@@ -162,3 +163,66 @@ def test_carafe(kernel, group, scale):
                     mask = masks[n, c // (4 // group) * kernel**2 + u * kernel + v, y, x]
                     wanted[n, c, y, x] += features[n, c, i, j] * mask
     torch.testing.assert_close(ops.CARAFENaiveFunction.apply(features, masks, kernel, group, scale), wanted)
+
+
+ROIS = torch.tensor(
+    [
+        [0, 1.3, 2.1, 9.7, 8.2],
+        [1, -3.0, -2.0, 4.5, 30.0],
+        [0, 5.0, 5.0, 5.2, 5.1],
+        [0, 0, 0, 0.2, 0.2],
+    ],
+    dtype=torch.float64,
+)
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_roi_align_is_that_of_torchvision(aligned):
+    """Sampling every pixel, where the ratio is 0; by maximum there is none."""
+    x = random(2, 3, 7, 9)
+    got = ops.RoIAlignFunction.apply(x, ROIS, (2, 3), 0.5, 0, "avg", aligned)
+    assert torch.equal(got, torchvision.ops.roi_align(x, ROIS, (2, 3), 0.5, -1, aligned))
+    with pytest.raises(NotImplementedError, match="'max' is not part"):
+        ops.RoIAlignFunction.apply(x, ROIS, (2, 3), 0.5, 0, "max", aligned)
+
+
+def some_boxes(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    corner = torch.rand(count, 2, generator=generator) * 20
+    side = torch.rand(count, 2, generator=generator) * 12 + 1
+    return torch.cat([corner, corner + side], 1), torch.rand(count, generator=generator)
+
+
+def iou_of(a, b, offset):
+    width = min(a[2], b[2]) - max(a[0], b[0]) + offset
+    height = min(a[3], b[3]) - max(a[1], b[1]) + offset
+    inter = max(width, 0) * max(height, 0)
+    areas = [(p[2] - p[0] + offset) * (p[3] - p[1] + offset) for p in (a, b)]
+    return inter / (sum(areas) - inter)
+
+
+@given(st.integers(0, 30), st.integers(0, 2**31), st.floats(0.05, 0.95), st.sampled_from([0, 1]))
+@settings(max_examples=40, deadline=None)
+def test_nms(count, seed, threshold, offset):
+    boxes, scores = some_boxes(count, seed)
+    kept = []
+    for i in scores.argsort(descending=True).tolist():
+        if all(iou_of(boxes[j].tolist(), boxes[i].tolist(), offset) <= threshold for j in kept):
+            kept.append(i)
+    assert ops.nms(boxes, scores, iou_threshold=threshold, offset=offset).tolist() == kept
+
+
+@pytest.mark.parametrize("pairwise", [False, True])
+def test_furthest_point_sampling(pairwise):
+    xyz = random(2, 12, 3).float()
+    distances = (xyz[:, :, None] - xyz[:, None]).square().sum(-1)
+    temp, idx = torch.full((2, 12), 1e10), torch.zeros(2, 6, dtype=torch.int32)
+    if pairwise:
+        ops.furthest_point_sampling_with_dist_forward(distances, temp, idx, b=2, n=12, m=6)
+    else:
+        ops.furthest_point_sampling_forward(xyz, temp, idx, b=2, n=12, m=6)
+    for b in range(2):
+        chosen = [0]
+        while len(chosen) < 6:
+            chosen.append(max(range(12), key=lambda k: min(float(distances[b, k, c]) for c in chosen)))
+        assert idx[b].tolist() == chosen

@@ -1,4 +1,8 @@
-"""Convolutions and attention that compiled operators compute: each is what the author's `Function.apply` returns."""
+"""What compiled operators compute: convolutions, attention, losses, regions of images, clouds of points.
+
+A class is what the author's `Function.apply` returns; a function takes the place of the operator itself, and fills what
+it is given to fill.
+"""
 
 import torch
 import torchvision
@@ -126,3 +130,45 @@ class SigmoidFocalLossFunction:
         if weight is not None:
             loss = loss * weight[target.clamp(0, len(weight) - 1)].to(loss.dtype)[:, None]
         return {"none": loss, "mean": loss.sum() / max(len(loss), 1), "sum": loss.sum()}[reduction]
+
+
+def nms(boxes, scores, iou_threshold, offset=0):
+    """Indices of the boxes kept by greedy NMS, best score first; widths and heights are `x2 - x1 + offset`."""
+    if offset:
+        boxes = boxes + boxes.new_tensor([0, 0, offset, offset])
+    return torchvision.ops.nms(boxes, scores, float(iou_threshold))
+
+
+class RoIAlignFunction:
+    """RoI Align by average (He et al., "Mask R-CNN", ICCV 2017): regions (K, 5) of image index, x1, y1, x2, y2."""
+
+    @staticmethod
+    def apply(input, rois, output_size, spatial_scale=1.0, sampling_ratio=0, pool_mode="avg", aligned=True):
+        assert rois.size(1) == 5, "RoI must be (idx, x1, y1, x2, y2)!"
+        if pool_mode != "avg":
+            raise NotImplementedError(f"RoI Align with pool_mode {pool_mode!r} is not part of this block")
+        ratio = sampling_ratio if sampling_ratio > 0 else -1
+        return torchvision.ops.roi_align(input, rois.detach(), _pair(output_size), spatial_scale, ratio, aligned)
+
+
+def _fill_farthest(distances_to, temp_tensor, idx_tensor):
+    """Greedy choice (Qi et al., "PointNet++", NeurIPS 2017): point 0, then always the farthest from all chosen ones."""
+    chosen = torch.zeros(len(idx_tensor), dtype=torch.long, device=idx_tensor.device)
+    for step in range(idx_tensor.shape[1]):
+        idx_tensor[:, step] = chosen
+        temp_tensor.copy_(torch.minimum(temp_tensor, distances_to(chosen).to(temp_tensor.dtype)))
+        chosen = temp_tensor.argmax(1)
+
+
+def furthest_point_sampling_forward(points_tensor, temp_tensor, idx_tensor, b, n, m):
+    """Fill `idx_tensor` (B, m) from points (B, n, 3); `temp_tensor` holds the squared distances to the choice."""
+    rows = torch.arange(len(points_tensor), device=points_tensor.device)
+    _fill_farthest(
+        lambda chosen: (points_tensor - points_tensor[rows, chosen][:, None]).square().sum(-1), temp_tensor, idx_tensor
+    )
+
+
+def furthest_point_sampling_with_dist_forward(points_tensor, temp_tensor, idx_tensor, b, n, m):
+    """Fill `idx_tensor` (B, m) from pairwise distances (B, n, n)."""
+    rows = torch.arange(len(points_tensor), device=points_tensor.device)
+    _fill_farthest(lambda chosen: points_tensor[rows, chosen], temp_tensor, idx_tensor)
