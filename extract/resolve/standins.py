@@ -77,8 +77,6 @@ DEFINITIONS: Mapping[str, Replacement] = {
         load_checkpoint load_checkpoint: model filename map_location
         _load_checkpoint load_checkpoint: filename map_location
         _load_checkpoint_with_prefix load_checkpoint: prefix filename
-        ConfigDict ConfigDict: __missing__ __getattr__
-        Config ConfigDict: fromfile
         build_from_cfg build_from_cfg: cfg registry default_args
         build_model_from_cfg build_from_cfg: cfg registry default_args
         get_logger get_logger: name

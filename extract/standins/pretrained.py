@@ -1,12 +1,14 @@
 """Stubs for pretrained models: their configurations, base classes and attention, as far as it takes to build and run.
 
-A configuration is a bag of attributes, with other configurations inside it.
+A configuration is a bag of attributes, with other configurations inside it. Left out: generating text, settings that
+differ by layer, rotary positions that are scaled, weights that are tied by a pattern of names.
 """
 
 import contextlib
 import copy
 import dataclasses
 import inspect
+import re
 
 import torch
 from torch import nn
@@ -155,7 +157,7 @@ class PreTrainedConfig(metaclass=_ByName):
     validate_token_ids = validate_output_attentions = _check_nothing
 
     def get_text_config(self, decoder=None, encoder=None):
-        """The settings of the text model: those inside that are named so, else these."""
+        """The settings of the text model: those inside that are named so, else these, which may be of both parts."""
         both = decoder == encoder
         names = ("text_encoder",) if both or not decoder else ()
         names += ("decoder", "generator", "text_config") if both or decoder else ()
@@ -275,14 +277,15 @@ class PreTrainedModel(nn.Module):
                     nn.init.constant_(getattr(module, key), value)
 
     def tie_weights(self, *_, **__):
-        """Let parameters be one as `_tied_weights_keys` says: the name of each, and of the other. Patterns are not."""
+        """Let parameters be one as `_tied_weights_keys` says: the name of each, and of the other."""
         keys = self._tied_weights_keys
-        if getattr(self.config, "tie_word_embeddings", False) and isinstance(keys, dict):
-            named = dict(self.named_parameters(remove_duplicate=False))
-            for target, source in keys.items():
-                if target in named and source in named:
-                    holder, _, name = target.rpartition(".")
-                    setattr(self.get_submodule(holder), name, named[source])
+        if not getattr(self.config, "tie_word_embeddings", False) or not isinstance(keys, dict):
+            return
+        for target, source in keys.items():
+            if not re.fullmatch(r"[\w.]+", target + source):
+                raise NotImplementedError(f"tying weights by a pattern ({target!r}) is not part of this block")
+            (holder, _, name), (origin, _, other) = target.rpartition("."), source.rpartition(".")
+            setattr(self.get_submodule(holder), name, getattr(self.get_submodule(origin), other))
 
     def get_input_embeddings(self):
         """The module that embeds the input."""
