@@ -1,7 +1,8 @@
 """Tests that are documents: Markdown pages of cases, each a heading, files in fenced blocks, and what is expected.
 
-A block stands for the file whose path precedes it (`` `p/a.py`: ``), or for the only file of the case. What is expected
-stands in comments at the end of a block, `# verb: text`, or, where it has several lines, in a block after `` `verb`: ``.
+A block stands for the file whose path follows its language (` ```py p/a.py `) or precedes it (`` `p/a.py`: ``), or for the
+only file of the case. What is expected stands in comments at the end of a block, `# verb: text`, or, where it has several
+lines, in a block named like a file: ` ```text verb `.
 Blocks above the first case are files of every case; in one of them, a line `...` is where the only file of a case goes.
 
     ## A name that is bound again
@@ -30,7 +31,7 @@ from typing import Any
 import pytest
 
 _HEADING = re.compile(r"^(#+) (.+)$")
-_FENCE = re.compile(r"^(`{3,})(\w*)$")
+_FENCE = re.compile(r"^(`{3,})(\w*)(?: (.+))?$")
 _NAME = re.compile(r"^`([^`]+)`:$")
 _BAR = re.compile(r"(?<!\\)\|")
 _EXPECTED = re.compile(r"^# ([a-z ]+): (.*)$")
@@ -176,7 +177,7 @@ def _read_cases(title: str, lines: list[str], known: Collection[str]) -> Iterato
         elif named := _NAME.match(line):
             name = named[1]
         elif mark := _FENCE.match(line):
-            block = []
+            block, name = [], mark[3] or name
             while (inner := next(rest)) != mark[1]:
                 block.append(inner)
             if name in known:
