@@ -1,9 +1,12 @@
-"""`lemur novel`: files beside a snapshot and an extraction, by text, by structure and by what they compute."""
+"""`lemur novel` and `Snapshot.novelty`: codes beside a snapshot and an extraction, by text, structure and what they compute."""
 
 import json
+import pickle
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate import Snapshot
 from curate.model.options import CurateOptions
 from curate.published.novel import novel
 from curate.run.pipeline import curate
@@ -30,8 +34,7 @@ ALL = tuple(range(12))
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def snapshot_of(folder: Path, codes: dict[str, str], **options: Any) -> Path:
-    """A snapshot of these networks by name."""
+def snapshot_of(folder: Path, codes: dict[str, str], **options: Any) -> Snapshot:
     benchmark = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1}
     prm = json.dumps({"dropout": 0.35, "transform": "norm_32"})
     rows = [
@@ -41,7 +44,7 @@ def snapshot_of(folder: Path, codes: dict[str, str], **options: Any) -> Path:
     source = folder / "rows.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     curate(open_source(str(source)), folder / "snapshot", CurateOptions(**options), jobs=1)
-    return folder / "snapshot"
+    return Snapshot(folder / "snapshot")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def codes(network: Callable[..., str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def snapshot(codes: dict[str, str], warm: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def snapshot(codes: dict[str, str], warm: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     warm(codes.values())
     return snapshot_of(tmp_path_factory.mktemp("novel"), codes, graph="off")
 
@@ -65,53 +68,69 @@ def file(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def test_the_same_code_is_known(snapshot: Path, codes: dict[str, str], file: Callable[[str], Path]) -> None:
-    (told,) = novel([file(codes["base"])], [snapshot]).facts["files"]
+def test_the_same_code_is_known(snapshot: Snapshot, codes: dict[str, str], file: Callable[[str], Path]) -> None:
+    (told,) = novel([file(codes["base"])], [snapshot.folder]).facts["files"]
     assert told["verdict"] == "known"
     nearest = told["nearest"][0]
-    assert (nearest["folder"], nearest["name"], nearest["stands_for_it"]) == (str(snapshot), "base", None)
+    assert (nearest["folder"], nearest["name"], nearest["stands_for_it"]) == (str(snapshot.folder), "base", None)
     assert (nearest["lexical"], nearest["structural"], nearest["graph"], nearest["agreement"]) == (1.0, 1.0, None, None)
     assert nearest["known"] == ("exact", "lexical", "structural")
-    assert told["error"].startswith("not_traced: ")
+    novelty = snapshot.novelty(codes["base"])
+    assert (novelty.verdict, novelty.known) == ("known", True)
+    assert novelty.reason == "the same code, near by text, near by structure: base"
+    for one in (novelty.text, novelty.structure):
+        assert one is not None
+        assert (one.name, one.similarity, one.id) == ("base", 1.0, novelty.id)
+    assert (novelty.graph, novelty.behavior) == (None, None)
+    assert novelty.error == told["error"] == "not_traced: there are no graphs to compare with"
 
 
-def test_a_text_is_compared_as_its_file_is(snapshot: Path, codes: dict[str, str], file: Callable[[str], Path]) -> None:
-    by_file, by_text = novel([file(codes["copy"])], [snapshot]), novel({"copy": codes["copy"]}, [snapshot])
+def test_a_text_is_compared_as_its_file_is(
+    snapshot: Snapshot, codes: dict[str, str], file: Callable[[str], Path]
+) -> None:
+    by_file, by_text = (
+        novel([file(codes["copy"])], [snapshot.folder]),
+        novel({"copy": codes["copy"]}, [snapshot.folder]),
+    )
     assert by_text.nearest == by_file.nearest
     assert by_text.facts["files"][0] == by_file.facts["files"][0] | {"file": "copy"}
+    for code in (*codes.values(), "import torch\n"):
+        assert list(snapshot.novelty(code).nearest) == list(novel({"it": code}, [snapshot.folder]).nearest[0])
     with pytest.raises(UserError, match=r"^copy: "):
-        novel({"copy": "def ("}, [snapshot])
+        novel({"copy": "def ("}, [snapshot.folder])
 
 
-def test_a_near_text_is_known(snapshot: Path, file: Callable[[str], Path], network: Callable[..., str]) -> None:
-    (told,) = novel([file(network(ALL, name="Other", comment="mine"))], [snapshot]).facts["files"]
+def test_a_near_text_is_known(snapshot: Snapshot, file: Callable[[str], Path], network: Callable[..., str]) -> None:
+    (told,) = novel([file(network(ALL, name="Other", comment="mine"))], [snapshot.folder]).facts["files"]
     nearest = told["nearest"][0]
     assert (told["verdict"], nearest["name"]) == ("known", "base")
     assert nearest["known"][0] == "lexical"
     assert nearest["lexical"] >= 0.9
 
 
-def test_a_removed_code_names_what_stands_for_it(
-    snapshot: Path, codes: dict[str, str], file: Callable[[str], Path]
-) -> None:
-    found = novel([file(codes["copy"])], [snapshot])
-    names = {one["name"]: one for one in found.facts["files"][0]["nearest"]}
-    assert names["copy"]["stands_for_it"] == "base"
-    assert names["copy"]["known"][0] == "exact"
-    assert any(line.endswith(f"copy ({snapshot}, removed for base)") for line in found.lines)
+def test_a_removed_code_names_what_stands_for_it(snapshot: Snapshot, codes: dict[str, str]) -> None:
+    assert [*snapshot.decisions[~snapshot.decisions.kept].nn] == ["copy"]
+    novelty = snapshot.novelty(codes["copy"])
+    assert novelty.reason == "the same code, near by text, near by structure: copy"
+    assert novelty.nearest[0].stands_for_it == "base"
+    lines = novel({"it": codes["copy"]}, [snapshot.folder]).lines
+    assert any(line.endswith(f"copy ({snapshot.folder}, removed for base)") for line in lines)
 
 
-def test_another_network_is_novel(snapshot: Path, file: Callable[[str], Path], network: Callable[..., str]) -> None:
-    found = novel([file(network((9, 3, 1, 10)))], [snapshot])
+def test_another_network_is_novel(snapshot: Snapshot, network: Callable[..., str]) -> None:
+    found = novel({"it": network((9, 3, 1, 10))}, [snapshot.folder])
     assert not found.is_known
     (told,) = found.facts["files"]
     assert told["verdict"] == "novel"
     assert {one["name"] for one in told["nearest"]} == {"base", "other"}
     assert all(not one["known"] for one in told["nearest"])
-    assert found.lines[0].startswith(f"novel  {told['file']}: nearest is ")
-    assert found.lines[-1] == (
-        f"note: {snapshot}: holds no graphs; its networks are compared by text and structure alone"
-    )
+    assert found.lines[0].startswith("novel  it: nearest is ")
+    note = f"note: {snapshot.folder}: holds no graphs; its networks are compared by text and structure alone"
+    assert found.lines[-1] == note
+    new = snapshot.novelty(network((9, 3, 1, 10)), graph=False)
+    assert (new.verdict, new.error) == ("novel", "not_traced: graph=False")
+    assert new.text is not None
+    assert (new.reason, 0 < new.text.similarity < 0.9) == (f"nearest is {new.nearest[0].name}", True)
 
 
 def test_thresholds_are_those_of_the_snapshot(
@@ -119,25 +138,25 @@ def test_thresholds_are_those_of_the_snapshot(
 ) -> None:
     options = {"lexical_threshold": 1.0, "structural_threshold": 1.0, "graph": "off"}
     strict = snapshot_of(tmp_path, {"base": codes["base"]}, **options)
-    found = novel([file(network((*ALL, 0)))], [strict])
+    found = novel([file(network((*ALL, 0)))], [strict.folder])
     assert not found.is_known
     assert found.facts["files"][0]["nearest"][0]["lexical"] >= 0.9
 
 
 def test_a_block_is_known_beside_its_extraction(
-    tmp_path: Path, file: Callable[[str], Path], snapshot: Path, codes: dict[str, str]
+    tmp_path: Path, file: Callable[[str], Path], snapshot: Snapshot, codes: dict[str, str]
 ) -> None:
     sources = [extractions.source(tmp_path, "alpha@1.0")]
     extractions.write(tmp_path / "blocks", extractions.results(sources), sources)
     rows = pq.read_table(tmp_path / "blocks" / "blocks.parquet", columns=["block", "code"]).to_pylist()
     block = next(row for row in rows if row["code"] is not None)
-    (told,) = novel([file(block["code"])], [snapshot, tmp_path / "blocks"]).facts["files"]
+    (told,) = novel([file(block["code"])], [snapshot.folder, tmp_path / "blocks"]).facts["files"]
     assert told["verdict"] == "known"
     assert told["nearest"][0]["name"] == block["block"]
     assert told["nearest"][0]["folder"] == str(tmp_path / "blocks")
 
 
-def test_what_cannot_be_compared_is_one_line(snapshot: Path, file: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_one_line(snapshot: Snapshot, file: Callable[[str], Path], tmp_path: Path) -> None:
     good, broken = file("import torch\n"), tmp_path / "broken.py"
     broken.write_text("def broken(:\n")
     (tmp_path / "bytes.py").write_bytes(b"\xff")
@@ -147,22 +166,29 @@ def test_what_cannot_be_compared_is_one_line(snapshot: Path, file: Callable[[str
         (broken, "broken.py: not Python: line 1: invalid syntax; nothing was compared"),
     ):
         with pytest.raises(UserError) as caught:
-            novel([good, path], [snapshot])
+            novel([good, path], [snapshot.folder])
         assert str(caught.value) == f"{path.parent}/{said}"
     with pytest.raises(UserError, match=r"no manifest\.json; not a finished lemur folder"):
         novel([good], [tmp_path])
     with pytest.raises(UsageError, match="--task dreams: not known; one of img-classification, "):
-        novel([good], [snapshot], task="dreams")
+        novel([good], [snapshot.folder], task="dreams")
     with pytest.raises(UsageError, match="--prm \\[1\\]: must be a JSON object"):
-        novel([good], [snapshot], prm="[1]")
+        novel([good], [snapshot.folder], prm="[1]")
+    with pytest.raises(UserError, match=r"^network.py: not Python: line 1: "):
+        snapshot.novelty("def (")
+    with pytest.raises(UsageError, match=r"^task dreams: not known; one of img-classification, "):
+        snapshot.novelty("x = 1", task="dreams")
+    assert pickle.loads(pickle.dumps(snapshot)).folder == snapshot.folder
 
 
-def test_exit_codes(lemur_here: Command, snapshot: Path, tmp_path: Path, codes: dict[str, str]) -> None:
+def test_exit_codes(lemur_here: Command, snapshot: Snapshot, tmp_path: Path, codes: dict[str, str]) -> None:
     for name, code in (("known", codes["base"]), ("novel", "import torch\n"), ("broken", "def broken(:\n")):
         (tmp_path / f"{name}.py").write_text(code)
 
     def run(*names: str) -> subprocess.CompletedProcess[str]:
-        return lemur_here("novel", *(f"{name}.py" for name in names), "--against", snapshot, "--json", cwd=tmp_path)
+        return lemur_here(
+            "novel", *(f"{name}.py" for name in names), "--against", snapshot.folder, "--json", cwd=tmp_path
+        )
 
     assert run("novel").returncode == 0
     both = run("novel", "known")
@@ -174,18 +200,36 @@ def test_exit_codes(lemur_here: Command, snapshot: Path, tmp_path: Path, codes: 
 
 
 def test_without_a_sandbox_it_says_so(
-    snapshot: Path, codes: dict[str, str], file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    snapshot: Snapshot,
+    codes: dict[str, str],
+    file: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise NoSandboxError("no sandbox here")
 
     monkeypatch.setattr("curate.published.novel.NetworkTracer.run", refuse)
-    shutil.copytree(snapshot, tmp_path / "traced")
+    shutil.copytree(snapshot.folder, tmp_path / "traced")
     pq.write_table(arrow_schema(GraphRow).empty_table(), tmp_path / "traced" / "graphs.parquet")
     found = novel([file(codes["other"])], [tmp_path / "traced"])
     assert found.facts["notes"] == ["no file was run: no sandbox here"]
     assert found.facts["files"][0]["verdict"] == "known"
     assert "; judged by text and structure alone: not_traced: no sandbox" in found.lines[0]
+
+
+def test_threads_get_the_answers_of_one(snapshot: Snapshot, network: Callable[..., str]) -> None:
+    asked = [network(tuple(range(number, 12))) for number in range(10)] * 4
+    alone = [Snapshot(snapshot).novelty(code) for code in asked[:10]] * 4
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(Snapshot(snapshot).novelty, asked)) == alone
+
+
+def test_text_needs_no_torch(snapshot: Snapshot, codes: dict[str, str]) -> None:
+    script = "import sys; from curate import Snapshot; n = Snapshot(sys.argv[1]).novelty(sys.argv[2], graph=False)"
+    command = [sys.executable, "-P", "-c", f"{script}; print(n.verdict, 'torch' in sys.modules)"]
+    ended = subprocess.run([*command, snapshot.folder, codes["base"]], capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == ("known False\n", "")
 
 
 # --- what they compute --------------------------------------------------------------------------------------------
@@ -194,28 +238,28 @@ def test_without_a_sandbox_it_says_so(
 @pytest.mark.slow
 def test_what_it_computes_tells(tmp_path: Path, file: Callable[[str], Path]) -> None:
     snapshot = snapshot_of(tmp_path, {"plain": TEXTS["PLAIN"]}, graph="survivors")
-    (told,) = novel([file(TEXTS["REWRITTEN"])], [snapshot]).facts["files"]
+    (told,) = novel([file(TEXTS["REWRITTEN"])], [snapshot.folder]).facts["files"]
     nearest = told["nearest"][0]
     assert nearest["lexical"] < 0.2
     assert (told["verdict"], nearest["agreement"], nearest["known"]) == ("known", "same", ("graph",))  # with its prm
 
-    (told,) = novel([file(TEXTS["REWRITTEN"])], [snapshot], prm='{"dropout": 0.0}').facts["files"]
+    (told,) = novel([file(TEXTS["REWRITTEN"])], [snapshot.folder], prm='{"dropout": 0.0}').facts["files"]
     assert (told["verdict"], told["nearest"][0]["agreement"]) == ("novel", "different")  # it drops nothing
     assert told["nearest"][0]["graph"] == 1.0  # in eval mode
 
-    (told,) = novel([file(TEXTS["REWRITTEN"].replace("WIDTH = 8", "WIDTH = 6"))], [snapshot]).facts["files"]
+    (told,) = novel([file(TEXTS["REWRITTEN"].replace("WIDTH = 8", "WIDTH = 6"))], [snapshot.folder]).facts["files"]
     assert (told["verdict"], told["nearest"][0]["agreement"]) == ("novel", "widths")
 
-    found = novel([file(TEXTS["REWRITTEN"].replace("self.first)", "self.missing)"))], [snapshot])
+    found = novel([file(TEXTS["REWRITTEN"].replace("self.first)", "self.missing)"))], [snapshot.folder])
     assert found.facts["files"][0]["graph"] is None
     assert "; judged by text and structure alone: forward_failed: AttributeError: " in found.lines[0]
 
-    path = snapshot / "graphs.parquet"
+    path = snapshot.folder / "graphs.parquet"
     table = pq.read_table(path)
     made = table.set_column(table.schema.get_field_index("torch"), "torch", pa.array(["1.0"] * len(table)))
     pq.write_table(made, path)
     with pytest.raises(UserError, match=r"its graphs are form 2 of torch 1\.0, here is form 2 of torch "):
-        novel([file(TEXTS["REWRITTEN"])], [snapshot])
+        novel([file(TEXTS["REWRITTEN"])], [snapshot.folder])
 
 
 @pytest.mark.slow
@@ -261,3 +305,27 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
         UserError, match=r"alpha\.blocks\.Gate: form 0 of torch .*; extract it again, or use that torch"
     ):
         novel([file(TEXTS["GATED"])], [tmp_path / "blocks"])
+
+
+@pytest.mark.slow
+def test_graphs_and_numbers_are_compared_on_one_server(tmp_path: Path) -> None:
+    plain, rewritten = TEXTS["PLAIN"], TEXTS["REWRITTEN"]
+    # Two of one computation: both are measured, and the numbers of the kept one are in the snapshot.
+    snapshot = snapshot_of(tmp_path, {"plain": plain, "again": rewritten}, graph="survivors")
+    (kept,) = snapshot.records.itertuples()
+    assert kept.behavior is not None
+    for text in (plain, rewritten):  # one of them was removed for its graph; its text leads to it where none is made
+        assert snapshot.novelty(f"# again\n{text}", graph=False).known
+    other = rewritten.replace("max_pool2d(found, 2)", "max_pool2d(found, 2, 2)") + "\n# it pools likewise\n"
+    wider = rewritten.replace("WIDTH = 8", "WIDTH = 6")
+    asked = [other, wider, wider.replace(".relu()", ".tanh()")] * 2
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(snapshot.novelty, asked))
+    assert results[:3] == results[3:]
+    same, widths, different = results[:3]
+    assert same.known
+    assert same.graph is not None
+    assert same.graph.similarity == 1.0
+    assert (widths.verdict, widths.nearest[0].agreement, widths.behavior) == ("novel", "widths", None)
+    assert (different.verdict, different.nearest[0].agreement) == ("novel", "different")
+    assert [result.error for result in results] == [None] * 6
