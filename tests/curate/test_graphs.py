@@ -138,6 +138,9 @@ def test_columns_say_what_a_network_computes(folders: dict[Graphs, Path]) -> Non
     graphs = {row["id"]: row for row in pq.read_table(folders["survivors"] / "graphs.parquet").to_pylist()}
     assert graphs[records["a-sequential"]["id"]]["in_shape"] == [3, 3, 256, 256]
     assert graphs[records["a-sequential"]["id"]]["route"] == "meta"
+    costs = {row["nn"]: row for row in pq.read_table(folders["survivors"] / "networks.parquet").to_pylist()}
+    assert costs["a-sequential"]["parameters"] == (27 * 8 + 8) + 2 * 8 + (8 * 10 + 10)
+    assert costs["a-sequential"]["multiply_adds"] == 256 * 256 * 27 * 8 + 8 * 10
 
 
 def test_report_and_card_count_them(folders: dict[Graphs, Path]) -> None:

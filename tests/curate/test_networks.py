@@ -18,8 +18,6 @@ import pytest
 from curate import CurateOptions, Snapshot, curate
 from curate.sources import open_sources
 from curate.sources.lemur import read_release
-from lemur_core.describe.cost import count_multiply_adds, count_parameters
-from lemur_core.graphs.graph import Graph, Node, Ref, TensorType
 from tests.curate.test_sources_database import make, packed, run
 
 Row = dict[str, Any]
@@ -81,13 +79,6 @@ def test_the_tables_open_as_data_sets(snapshot: Snapshot, tmp_path: Path) -> Non
     assert networks["nn_code"][:] == [row["nn_code"] for row in read(snapshot, "networks")]
 
 
-def test_order_and_jobs_change_nothing(snapshot: Snapshot, rows: list[Row], tmp_path: Path) -> None:
-    shuffled = random.Random(1).sample(rows, len(rows))
-    options = CurateOptions(graph="off")
-    other = curate(write_jsonl(tmp_path / "rows.jsonl", shuffled), out=tmp_path / "out", options=options, jobs=2)
-    assert (other.folder / "networks.parquet").read_bytes() == (snapshot.folder / "networks.parquet").read_bytes()
-
-
 def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
     curated: Callable[..., Any], network: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,28 +93,6 @@ def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
     monkeypatch.setattr("lemur_core.similarity.join.MAX_SETS", 7)
     for seed, expected in whole.items():
         assert curated(rows, graph="off", seed=seed, lexical_threshold=0.75).outcome.whole.splits == expected.splits
-
-
-# --- cost -----------------------------------------------------------------------------------------------------------
-
-
-def test_cost_of_a_graph() -> None:
-    def tensor(*shape: int) -> tuple[TensorType, ...]:
-        return (TensorType("float32", shape),)
-
-    ends = {"stride": (2, 2), "groups": 1}
-    nodes = (
-        Node("parameter", (), tensor(8, 3, 3, 3)),
-        Node("parameter", (), tensor(10, 8)),
-        Node("input", (("number", 0),), tensor(2, 3, 16, 16)),
-        Node("convolution", (("input", Ref(2)), ("weight", Ref(0)), ("transposed", False), *ends.items()), tensor(2, 8, 8, 8)),
-        Node("mean", (("input", Ref(3)),), tensor(2, 8)),
-        Node("linear", (("input", Ref(4)), ("weight", Ref(1))), tensor(2, 10)),
-        Node("matmul", (("input", Ref(5)), ("other", Ref(1))), tensor(2, 8)),
-    )  # fmt: skip
-    graph = Graph(nodes, (Ref(6),))
-    assert count_parameters(graph) == 8 * 27 + 80
-    assert count_multiply_adds(graph) == 8 * 8 * 8 * 27 + 80 + 80
 
 
 # What sources measured on devices, of layers, and after pruning: read from releases and databases, never dropped.

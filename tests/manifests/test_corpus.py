@@ -10,7 +10,6 @@ import pytest
 from lemur_core.files.errors import UserError
 from manifests.provenance.licenses import is_permissive
 from manifests.records.corpus import FOLDER, Corpus, Fetch, corpus_names, load_corpus
-from manifests.schemas import schema_texts
 from tests.builders.suites import table
 
 DIGEST = "0" * 64
@@ -108,9 +107,3 @@ def test_what_is_no_policy(tmp_path: Path, content: dict[str, Any], said: str) -
     assert said in str(raised.value)
     assert str(raised.value).startswith(f"{path}: not a corpus: ")
     assert "\n" not in str(raised.value)
-
-
-def test_the_schema_says_what_a_file_may_hold() -> None:
-    schema = json.loads(schema_texts()["Corpus.json"])
-    assert schema["properties"]["fetch"]["enum"] == ["either", "package", "git"]
-    assert {"symbols", "fetch", "paths", "alternative"} <= schema["$defs"]["CorpusSource"]["properties"].keys()

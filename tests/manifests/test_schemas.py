@@ -26,19 +26,10 @@ from manifests.folders.manifest import (
     write_manifest,
 )
 from manifests.folders.tables import ROWS_PER_FILE, Table, select_tables, write_tables
-from manifests.records import RECORD_TYPES, Decision, LemurRecord, Record, Stat, arrow_schema
+from manifests.records import RECORD_TYPES, Decision, Stat, arrow_schema
 from manifests.records.corpus import Corpus
 from manifests.schemas import FOLDER, schema_texts
 from tests.builders.suites import table
-
-API = {
-    "nn": "string", "task": "string?", "dataset": "string?", "metric": "string?", "epoch": "int64?",
-    "accuracy": "double?", "duration": "double?", "prm": "string?",
-}  # fmt: skip
-
-
-def columns(record: type[Record]) -> dict[str, str]:
-    return {field.name: f"{field.type}{'?' if field.nullable else ''}" for field in arrow_schema(record)}
 
 
 def test_schemas_are_current() -> None:
@@ -46,38 +37,6 @@ def test_schemas_are_current() -> None:
     checked_in = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     assert checked_in == schema_texts()
     assert set(checked_in) == {f"{record.__name__}.json" for record in (*RECORD_TYPES, Manifest, Corpus)}
-
-
-def test_lemur_record_columns() -> None:
-    names = "nn nn_code task dataset metric epoch accuracy duration prm id prefix family split weight cluster score pretrained"
-    graph = ("graph", "graph_widths", "behavior", "dead_classes", "unused_parameters")
-    best = ("best_accuracy", "best_epoch", "best_dataset")
-    rights = ("license", "origin", "origin_similarity", "origin_license")
-    assert list(columns(LemurRecord)) == [*names.split(), "runs", "runs_error", *graph, "arch_uid", *best, *rights]
-    names_of = "list<element: string not null>?"
-    own = dict(zip(graph, (*("string?",) * 3, names_of, names_of), strict=True)) | {
-        "nn_code": "string", "id": "string", "prefix": "string", "family": "string", "split": "string",
-        "weight": "double", "cluster": "string", "score": "double?", "pretrained": "bool",
-        "runs": "bool?", "runs_error": "string?", "arch_uid": "string?",
-        "best_accuracy": "double?", "best_epoch": "int64?", "best_dataset": "string?",
-        "license": "string?", "origin": "string?", "origin_similarity": "double?", "origin_license": "string?",
-    }  # fmt: skip
-    assert columns(LemurRecord) == API | own
-
-
-def test_decision_columns() -> None:
-    assert list(columns(Decision).items()) == [
-        ("row", "int64"),
-        ("id", "string?"),
-        ("nn", "string"),
-        ("kept", "bool"),
-        ("stage", "string?"),
-        ("rescued", "string?"),
-        ("canonical", "string?"),
-        ("similarity", "double?"),
-        ("reason", "string"),
-        ("agreement", "string?"),
-    ]
 
 
 ID = "0" * 64

@@ -50,14 +50,6 @@ def test_order_and_repetition_do_not_matter() -> None:
     assert signature(values).tolist() == signature(np.concatenate([values[::-1], values])).tolist()
 
 
-@pytest.mark.parametrize(
-    ("bands", "rows", "jaccard", "chance"),
-    [(1, 1, 0.5, 0.5), (2, 1, 0.5, 0.25), (2, 2, 0.5, 0.5625), (64, 4, 1.0, 0.0)],
-)
-def test_miss_chance(bands: int, rows: int, jaccard: float, chance: float) -> None:
-    assert Banding(bands, rows).miss_chance(jaccard) == pytest.approx(chance)
-
-
 def test_miss_chance_is_what_happens() -> None:
     banding, jaccard, trials, missed = Banding(8, 4), 0.6, 400, 0
     for seed in range(trials):

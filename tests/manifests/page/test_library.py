@@ -1,6 +1,5 @@
 """The library of a page as a reader meets it: full-text search, results of one benchmark at a time, plot, code to take."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,11 @@ import pytest
 
 from manifests.folders.frame import Entry, EntryLibrary, Page, View, code, facts, operations, versions, write_page
 from tests.builders import browser
-from tests.manifests.page.test_browser import whole_page
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(browser.PROGRAM is None, reason="no Chromium here; the distribution's package has one"),
 ]
-#: `npm install axe-core`, in the folder of the tests or where the variable says.
-AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core/axe.min.js"))
 HEADING = "# one\n# two\n#\n# four\n"
 CODE = (
     HEADING
@@ -193,19 +189,3 @@ def test_what_a_record_represents_is_searched(tab: Any, page: Path) -> None:
     tab.run("document.querySelector('.pick [aria-selected=true]').focus()")
     tab.press("ArrowDown")
     assert tab.run("document.querySelector('.diff ins').textContent") == "y = 3", "the hidden one is passed over"
-
-
-@pytest.mark.skipif(not AXE.is_file(), reason="no axe-core here; npm install axe-core has it")
-@pytest.mark.parametrize("place", ["", "/3"])
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("dark", [False, True])
-def test_axe_finds_nothing(tab: Any, tmp_path: Path, place: str, width: int, dark: bool) -> None:
-    index = write_page(tmp_path, whole_page(40))
-    tab.open(index, place, width=width, dark=dark)
-    if place:
-        tab.until("document.querySelectorAll('.code > span').length > 0")
-    else:
-        choose(tab, "results of", "0")
-    tab.call("Runtime.evaluate", expression=AXE.read_text(encoding="utf-8"))
-    found = "axe.run().then(all => all.violations.map(one => [one.id, one.nodes.map(node => node.html.slice(0, 200))]))"
-    assert tab.run(found) == []
