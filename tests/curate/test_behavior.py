@@ -58,6 +58,8 @@ def test_equal_numbers_are_one_computation(folder: Path) -> None:
     assert plain["behavior"] == unfolded["behavior"] is not None
     assert bounded["behavior"] not in (None, plain["behavior"])
     assert read_manifest(folder).counts["graphs"]["distinct"] == 2
+    costs = {row["nn"]: row["multiply_adds"] for row in pq.read_table(folder / "networks.parquet").to_pylist()}
+    assert costs["a-plain"] == costs["b-unfolded"] == 256 * 256 * 27 * 8 + 8 * 10
 
 
 def test_numbers_of_other_sizes_merge_nothing_and_are_no_fault(tmp_path: Path) -> None:
