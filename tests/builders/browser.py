@@ -77,16 +77,12 @@ class Browser:
 
     def until(self, script: str) -> None:
         """Wait until an expression is true."""
-        deadline = time.monotonic() + _PATIENCE
-        while not self.run(script):
-            assert time.monotonic() < deadline, f"never true: {script}"
-            time.sleep(0.02)
+        self.wait(lambda: self.run(script), script)
 
-    def wait(self, check: Callable[[], bool]) -> None:
-        """Wait until a check holds."""
+    def wait(self, check: Callable[[], bool], name: str = "a check") -> None:
         deadline = time.monotonic() + _PATIENCE
         while not check():
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, f"never true: {name}"
             time.sleep(0.02)
 
     def drag(self, start: Sequence[float], end: Sequence[float]) -> None:

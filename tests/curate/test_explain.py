@@ -118,9 +118,6 @@ def error_of(folder: Path, wanted: str) -> str:
     return str(caught.value)
 
 
-# --- every fate ---------------------------------------------------------------------------------------------------
-
-
 def test_kept(snapshot: Path, codes: dict[str, str]) -> None:
     told = explain(snapshot, "base-net")
     facts, labels = told.facts, said(told)
@@ -255,9 +252,6 @@ def test_rescued(network: Callable[..., str], warm: Callable[..., None], tmp_pat
     assert explain(tmp_path / "out", "strong-1").facts["canonical"]["name"] == "weak-1"
 
 
-# --- how it is found ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("form", [lambda digest: digest, lambda digest: digest[:7], lambda digest: digest[:20].upper()])
 @pytest.mark.parametrize("name", ["structural", "base"])  # of the base there are several names: the kept one tells
 def test_by_id(snapshot: Path, codes: dict[str, str], form: Callable[[str], str], name: str) -> None:
@@ -291,9 +285,6 @@ def test_nothing_near(snapshot: Path, codes: dict[str, str], wanted: str) -> Non
     assert "6 or more digits" in error_of(snapshot, digest_of(codes["far"])[:5])
 
 
-# --- folders that will not do -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def copy(snapshot: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(snapshot, tmp_path / "copy"))
@@ -324,9 +315,6 @@ def test_canonical_that_was_removed_itself(copy: Path, codes: dict[str, str]) ->
     told = explain(copy, "lexical-net")
     assert said(told)["canonical"] == "structural-net (not kept itself)"
     assert told.facts["diff"][0] == f"--- structural-net {digest_of(codes['structural'])[:16]}"
-
-
-# --- its graph ----------------------------------------------------------------------------------------------------
 
 
 def told_of(graph: dict[str, Any] | None) -> dict[str, Any]:

@@ -109,9 +109,6 @@ def test_any_text_is_taken(text: str, start: int) -> None:
         assert "\n" not in found
 
 
-# --- workers ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def deadly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Work, importable in workers, that ends its process at a code with the word KILL, as a crashing parser would."""
@@ -154,9 +151,6 @@ def test_workers_agree_with_this_process() -> None:
             assert isinstance(found, Features)
             assert (found.tree, found.shingle_set, found.fingerprint) == (here.tree, here.shingle_set, here.fingerprint)
             assert found.signature.tolist() == here.signature.tolist()
-
-
-# --- the store --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

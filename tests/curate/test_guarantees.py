@@ -172,9 +172,6 @@ def with_codes(drawn: Sequence[Row], pool: Pool) -> list[Row]:
     return rows
 
 
-# --- the brute force --------------------------------------------------------------------------------------------------
-
-
 def starts_with(name: str, prefix: str) -> bool:
     return name.lower().split("-")[: prefix.count("-") + 1] == prefix.lower().split("-")
 
@@ -250,9 +247,6 @@ def greedy(order: Sequence[str], pool: Pool, options: Any) -> list[str]:
         if not any(pool.near(code, other, options) for other in kept):
             kept.append(code)
     return kept
-
-
-# --- what every result must satisfy -----------------------------------------------------------------------------------
 
 
 def check_independent_and_maximal(result: Any, pool: Pool) -> None:
@@ -370,9 +364,6 @@ def check_all(result: Any, pool: Pool) -> None:
     check_no_leakage(result, pool)
     check_no_leakage_in_the_whole_corpus(result, pool)
     check_every_row_decided(result, pool)
-
-
-# --- the properties ---------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=50)

@@ -75,8 +75,6 @@ def test_every_check_passes(run: Run) -> None:
     assert {"rows", "licenses", "near duplicates", "witnesses", "leaks"} <= {check.name for check in checks}
 
 
-# --- the rows themselves, against the files of the wheel ----------------------------------------------------------------
-
 STATS = re.compile(r"ab/nn/stat/train/([^/_]+)_([^/_]+)_([^/_]+)_([^/_]+)/(\d+)\.json")
 
 

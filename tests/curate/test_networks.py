@@ -1,12 +1,10 @@
 """The table of all networks, against a brute force of their own and damage."""
 
-import hashlib
 import json
 import random
 import shutil
 import sqlite3
 import zipfile
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -19,64 +17,6 @@ from curate import CurateOptions, Snapshot, curate
 from curate.sources import open_sources
 from curate.sources.lemur import read_release
 from tests.curate.test_sources_database import make, packed, run
-
-Row = dict[str, Any]
-
-
-def write_jsonl(path: Path, rows: list[Row]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def rows(network: Callable[..., str]) -> list[Row]:
-    """Chains of small changes, so that all bands have pairs; one code under two names, and one that is invalid."""
-    dice = random.Random(3)
-    rows: list[Row] = []
-    for start in range(5):
-        blocks = [dice.randrange(12) for _ in range(24)]
-        for step in range(9):
-            blocks[(step * 5) % 24] = (blocks[(step * 5) % 24] + 1) % 12
-            for spelling in ({}, {"comment": "again"}, {"name": "VGG", "width": 32}):
-                rows.append({"nn": f"p{start}-{step}-{len(rows)}", "nn_code": network(blocks, **spelling)})
-    rows.append({"nn": "another-name", "nn_code": rows[0]["nn_code"]})
-    rows += [{"nn": "broken", "nn_code": "def (:"}, {"nn": "empty", "nn_code": ""}]
-    for number, row in enumerate(rows):
-        row |= {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1 + number % 3}
-        row |= {"accuracy": (number * 37 % 100) / 100, "duration": None, "prm": "{}"}
-    return rows
-
-
-@pytest.fixture(scope="module")
-def snapshot(rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    folder = tmp_path_factory.mktemp("networks")
-    source = write_jsonl(folder / "rows.jsonl", rows)
-    return curate(source, out=folder / "out", options=CurateOptions(graph="off"), jobs=1)
-
-
-def read(snapshot: Snapshot, table: str) -> list[Row]:
-    return pq.read_table(snapshot.folder / f"{table}.parquet").to_pylist()
-
-
-def test_every_usable_code_has_one_row(snapshot: Snapshot, rows: list[Row]) -> None:
-    networks = read(snapshot, "networks")
-    expected = defaultdict(set)
-    for row in rows[:-2]:
-        expected[hashlib.sha256(row["nn_code"].encode()).hexdigest()].add(row["nn"])
-    assert {row["id"]: set(row["names"]) for row in networks} == expected
-    assert len(networks) == len(expected)
-    assert all(hashlib.sha256(row["nn_code"].encode()).hexdigest() == row["id"] for row in networks)
-    assert [(row["nn"], row["id"]) for row in networks] == sorted((row["nn"], row["id"]) for row in networks)
-    assert {row["id"] for row in networks if row["kept"]} == set(snapshot.records.id)
-    stats = pq.read_table(snapshot.folder / "data" / "stats").to_pylist()
-    assert Counter(stat["nn"] for stat in stats) == Counter(row["nn"] for row in rows[:-2])
-
-
-def test_the_tables_open_as_data_sets(snapshot: Snapshot, tmp_path: Path) -> None:
-    from datasets import load_dataset
-
-    networks = load_dataset(str(snapshot.folder), "networks", split="full", cache_dir=str(tmp_path))
-    assert networks["nn_code"][:] == [row["nn_code"] for row in read(snapshot, "networks")]
 
 
 def test_a_corpus_too_large_for_an_exact_join_is_split_alike(

@@ -232,9 +232,6 @@ def test_text_needs_no_torch(snapshot: Snapshot, codes: dict[str, str]) -> None:
     assert (ended.stdout, ended.stderr) == ("known False\n", "")
 
 
-# --- what they compute --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_what_it_computes_tells(tmp_path: Path, file: Callable[[str], Path]) -> None:
     snapshot = snapshot_of(tmp_path, {"plain": TEXTS["PLAIN"]}, graph="survivors")

@@ -1,5 +1,7 @@
 """The report of a curation: what it says is what the decisions say, whatever the input looks like."""
 
+import functools
+import hashlib
 import json
 import random
 from collections import Counter
@@ -9,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from datasets import load_dataset
 
 from curate.commands import summary_text
 from curate.model.options import CurateOptions
@@ -69,7 +72,11 @@ def small_corpus() -> list[Row]:
 def curate_rows(folder: Path, rows: Sequence[Row], name: str = "out", jobs: int = 1, **options: Any) -> Path:
     """The snapshot folder of a curation of a JSONL file."""
     chosen = CurateOptions(**options)
-    curate(open_source(str(write_rows(folder / "rows.jsonl", rows, chosen))), folder / name, chosen, jobs=jobs)
+    warm_features(
+        (item["nn_code"] for item in rows if item["nn_code"]), chosen.tokens
+    )  # so that no worker has to start
+    (folder / "rows.jsonl").write_text("".join(json.dumps(item) + "\n" for item in rows))
+    curate(open_source(str(folder / "rows.jsonl")), folder / name, chosen, jobs=jobs)
     return folder / name
 
 
@@ -79,24 +86,13 @@ Run = Callable[..., Path]
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """`run(rows, name, **options)`: the snapshot folder of a curation."""
-
-    def run_here(rows: Sequence[Row], name: str = "out", **options: Any) -> Path:
-        return curate_rows(tmp_path, rows, name, **options)
-
-    return run_here
+    return functools.partial(curate_rows, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The curation of the small corpus."""
     return curate_rows(tmp_path_factory.mktemp("small"), small_corpus())
-
-
-def write_rows(path: Path, rows: Sequence[Row], options: CurateOptions) -> Path:
-    """Rows as a file; the features are worked out here, so that no worker process has to start for them."""
-    warm_features((item["nn_code"] for item in rows if item["nn_code"]), options.tokens)
-    path.write_text("".join(json.dumps(item) + "\n" for item in rows))
-    return path
 
 
 def report_of(folder: Path) -> str:
@@ -117,8 +113,6 @@ def table_of(text: str, heading: str) -> list[list[str]]:
 def number(cell: str) -> int:
     return int(cell.split(" ")[0].replace(",", ""))
 
-
-# --- numbers ----------------------------------------------------------------------------------------------------
 
 STEPS = {label: stage for stage, label in STAGES.items()} | {"kept": "kept"}
 
@@ -164,6 +158,23 @@ def test_numbers_are_those_of_the_tables(snapshot: Path) -> None:
         assert (number(cells[0]), number(cells[2]), number(cells[3])) == sizes
 
 
+def test_every_usable_code_has_one_row(snapshot: Path) -> None:
+    networks = pq.read_table(snapshot / "networks.parquet").to_pylist()
+    expected: dict[str, set[str]] = {}
+    for item in small_corpus()[:-3]:
+        expected.setdefault(hashlib.sha256(item["nn_code"].encode()).hexdigest(), set()).add(item["nn"])
+    assert {row["id"]: set(row["names"]) for row in networks} == expected
+    assert len(networks) == len(expected)
+    assert all(hashlib.sha256(row["nn_code"].encode()).hexdigest() == row["id"] for row in networks)
+    assert [(row["nn"], row["id"]) for row in networks] == sorted((row["nn"], row["id"]) for row in networks)
+    records = pq.read_table(snapshot / "data" / "records").to_pylist()
+    assert {row["id"] for row in networks if row["kept"]} == {row["id"] for row in records}
+    stats = pq.read_table(snapshot / "data" / "stats").to_pylist()
+    assert Counter(stat["nn"] for stat in stats) == Counter(item["nn"] for item in small_corpus()[:-3])
+    loaded = load_dataset(str(snapshot), "networks", split="full", cache_dir=str(snapshot.parent / "loaded"))
+    assert loaded["nn_code"][:] == [row["nn_code"] for row in networks]
+
+
 def test_accuracies_off_the_scale_are_listed(run: Run) -> None:
     many = [network([n % 8, 3, n // 8, 5, n % 8, 7 - n % 8]) for n in range(9)]
     rows = [row(f"net-{n}", code, 1, n / 10) for n, code in enumerate(many)]
@@ -201,9 +212,6 @@ def test_invalid_rows_are_grouped_by_reason(snapshot: Path) -> None:
         ["not Python: line N: invalid syntax", "29: broken-1, 30: broken-2", "2"],
         ["nn\\_code is missing", "31: empty", "1"],
     ]
-
-
-# --- odd inputs -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -266,9 +274,6 @@ def test_two_runs_give_the_same_bytes_whatever_the_order(run: Run, tmp_path: Pat
     for name in ("report.md", "networks.parquet"):
         assert (before / name).read_bytes() == (after / name).read_bytes(), name
     assert str(tmp_path) not in report_of(before)
-
-
-# --- text -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from curate.folder.explain import explain
 from curate.kinds import verify
-from curate.model.options import CurateOptions, matching_prefix
+from curate.model.options import CurateOptions
 from curate.published.outcome import NOT_RUN
 from curate.run.pipeline import curate
 from curate.run.strict import curate_strict
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
-from tests.builders.suites import table
 
 Row = dict[str, Any]
 SIZE = 24
@@ -177,11 +176,6 @@ VALUES = {
     "dataset": ("cifar-10", "cifar-100", None),
     "metric": ("acc", "iou"),
 }
-
-
-@table(__file__, "filters.md", "Prefixes match whole", globals())
-def test_prefixes_match_whole(name: str, prefixes: list[str], place: int | None) -> None:
-    assert matching_prefix(name, prefixes) == place
 
 
 def network(nn: str, code: int = 0, accuracy: float = 0.5, **row: Any) -> dict[str, Any]:

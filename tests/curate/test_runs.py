@@ -90,9 +90,6 @@ def row(code: str, **changed: Any) -> Row:
     return base | {"epoch": 1, "accuracy": 0.5, "duration": 1.0, "prm": json.dumps(prm)} | changed
 
 
-# --- what LEMUR hands over ----------------------------------------------------------------------------------------------
-
-
 @table(__file__, "runs.md", "What a network is given", globals())
 def test_what_a_network_is_given(task: str, dataset: str, transform: str, expected: tuple[object, ...]) -> None:
     case = build_case(task, dataset, transform)
@@ -112,8 +109,6 @@ def test_error_lines_are_the_same_everywhere() -> None:
     assert one_line(text, 200) == "no such file: module.py at <object 0x…> 3/4 https://a.org/b/c"
     assert one_line("abcdef", 3) == "abc …"
 
-
-# --- in the sandbox -----------------------------------------------------------------------------------------------------
 
 LARGE = json.dumps({"lr": 0.1, "transform": "norm_64"})
 TRIALS: dict[str, tuple[Row, str | None, str]] = read_table(__file__, "runs.md", "Trials", globals())

@@ -49,8 +49,6 @@ def test_unusable_rows_have_no_place() -> None:
     assert percentiles(rows, [False, False, False]) == [None, None, None]
 
 
-# --- the score of a code ---------------------------------------------------------------------------------------------
-
 #: A result: code, data set, epoch, accuracy. The network is named after its code.
 Result = tuple[int, str, int, float | None]
 
@@ -129,9 +127,6 @@ def test_a_better_result_never_lowers_a_score(results: list[Result]) -> None:
         if accuracy is not None and accuracy < 0.9:
             raised = [*results[:place], (code, dataset, epoch, 0.95), *results[place + 1 :]]
             assert scores(raised)[code] >= scores(results)[code] - 1e-12
-
-
-# --- best results, and values off the scale --------------------------------------------------------------------------
 
 
 def corpus_of(results: Sequence[Result], problems: Mapping[int, str] = MappingProxyType({})) -> Any:

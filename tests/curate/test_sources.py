@@ -28,8 +28,6 @@ from tests.builders.fake_hub import FakeHub, Fault
 from tests.builders.source_rows import error_of, read, rows_of
 from tests.builders.suites import table
 
-# --- what is opened, and what is refused in one line --------------------------------------------------------------
-
 
 @pytest.mark.parametrize(("spec", "arguments"), [("lemur", ()), ("lemur@2.0.5", ("2.0.5",)), ("lemur@", ("",))])
 def test_lemur_release(monkeypatch: pytest.MonkeyPatch, spec: str, arguments: tuple[str, ...]) -> None:
@@ -104,9 +102,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_refused_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch, spec: str, said: str) -> None:
     monkeypatch.chdir(place)
     assert said in error_of(spec)
-
-
-# --- a folder of .py files --------------------------------------------------------------------------------------
 
 
 def fill(folder: Path, files: dict[str, bytes]) -> Path:
@@ -223,9 +218,6 @@ def test_hyperparameters_of_files_need_files(tmp_path: Path) -> None:
         open_sources([str(table)], {"prm": "{}"})
 
 
-# --- the Hub ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     hub = FakeHub(tmp_path / "hub-cache")
@@ -310,9 +302,6 @@ def test_hub_fails(hub: FakeHub, fault: Fault | None, spec: str, kind: type[User
     assert type(caught.value) is kind
     assert str(caught.value).startswith(f"hf://datasets/{spec}")
     assert said in str(caught.value)
-
-
-# --- several, and an extraction folder as one of them ---------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

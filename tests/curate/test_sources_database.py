@@ -158,9 +158,6 @@ def test_older_database_without_an_index_of_hyperparameters(tmp_path: Path) -> N
     assert json.loads(with_index[9]["prm"]) == {"lr": 9 / 8}
 
 
-# --- arch_uid -----------------------------------------------------------------------------------------------------------
-
-
 def test_arch_uid_of() -> None:
     code = "import torch\n\nx = 1\n"
     assert parse_arch_uid(code, md5(code)) is None
@@ -179,9 +176,6 @@ def test_arch_uid_as_a_column_of_its_own(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE nn SET arch_uid = ? WHERE name = 'a'", ("d" * 32,))
     assert {row["nn"]: row["arch_uid"] for row in read(path)} == {"a": "d" * 32, "b": None}
-
-
-# --- what goes wrong ----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_no_database_is_one_line(tmp_path: Path) -> None:

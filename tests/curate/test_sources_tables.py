@@ -41,9 +41,6 @@ def read_table(path: Path, columns: dict[str, Any]) -> list[dict[str, Any]]:
     return read(path)
 
 
-# --- one line, one row ------------------------------------------------------------------------------------------
-
-
 @table(__file__, "sources_tables.md", "Jsonl line", globals())
 def test_jsonl_line(tmp_path: Path, line: bytes, problem: str | None) -> None:
     found = read_bytes(tmp_path / "a.jsonl", GOOD + line + b"\n" + GOOD)
@@ -116,37 +113,20 @@ def test_any_bytes_are_rows_or_one_error(tmp_path: Path, suffix: str, content: b
     assert said.startswith(f"{file}: ") if said else found
 
 
-# --- files that are no tables of rows ---------------------------------------------------------------------------
+Rows = list[dict[str, str]]
 
 
-def _write_parquet(path: Path, names: list[str], values: list[str]) -> None:
-    pq.write_table(pa.Table.from_arrays([pa.array(values, pa.string())] * len(names), names), path)
-
-
-def _write_csv(path: Path, names: list[str], values: list[str]) -> None:
+def write_csv(path: Path, rows: Rows) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([names, *([value] * len(names) for value in values)])
+        csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
 
 
-def _write_jsonl(path: Path, names: list[str], values: list[str]) -> None:
-    path.write_text("".join(json.dumps(dict.fromkeys(names, value)) + "\n" for value in values), encoding="utf-8")
-
-
-def _write_json(path: Path, names: list[str], values: list[str]) -> None:
-    path.write_text(json.dumps([dict.fromkeys(names, value) for value in values], indent=1), encoding="utf-8")
-
-
-Writer = Callable[[Path, list[str], list[str]], None]
-WRITERS = {"parquet": _write_parquet, "csv": _write_csv, "jsonl": _write_jsonl, "json": _write_json}
-
-
-def test_gzip(tmp_path: Path) -> None:
-    file = tmp_path / "a.jsonl.gz"
-    file.write_bytes(gzip.compress(GOOD * 3, mtime=0))
-    source = open_source(str(file))
-    assert [row["nn_code"] for row in rows_of(source)] == ["x = 1"] * 3
-    [given_input] = source.inputs()
-    assert given_input.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+WRITERS: dict[str, Callable[[Path, Rows], object]] = {
+    "parquet": lambda path, rows: pq.write_table(pa.Table.from_pylist(rows), path),
+    "csv": write_csv,
+    "jsonl": lambda path, rows: path.write_text("".join(json.dumps(row) + "\n" for row in rows)),
+    "json": lambda path, rows: path.write_text(json.dumps(rows, indent=1)),
+}
 
 
 def test_partitions_of_hive_are_columns(tmp_path: Path) -> None:
@@ -177,13 +157,10 @@ def test_folder_of_parquet_files(tmp_path: Path) -> None:
     assert [row["nn"] for row in read(tmp_path)] == ["model"]
 
 
-# --- memory -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("suffix", "write"), WRITERS.items())
-def test_batches_are_cut_and_repeatable(tmp_path: Path, suffix: str, write: Writer) -> None:
+def test_batches_are_cut_and_repeatable(tmp_path: Path, suffix: str, write: Callable[[Path, Rows], object]) -> None:
     file = tmp_path / f"a.{suffix}"
-    write(file, ["nn", "nn_code"], [f"x = {i}" for i in range(2 * BATCH_ROWS + 1)])
+    write(file, [{"nn": "n", "nn_code": f"x = {i}"} for i in range(2 * BATCH_ROWS + 1)])
     source = open_source(str(file))
     assert [batch.num_rows for batch in source.batches()] == [BATCH_ROWS, BATCH_ROWS, 1]
     assert rows_of(source) == rows_of(source)
@@ -243,8 +220,6 @@ def test_memory_of_repeated_large_codes(tmp_path: Path) -> None:
     assert max(size for _, size in sizes) <= BATCH_CHARACTERS + 100_000
     assert pool.max_memory() < 600 << 20  # unfolded: 1 GB
 
-
-# --- the same rows from every format ----------------------------------------------------------------------------
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 RECORD = st.fixed_dictionaries(
@@ -314,9 +289,6 @@ def test_jsonl_texts_of_other_types(tmp_path: Path) -> None:
     (tmp_path / "a.ndjson").write_text("\ufeff" + json.dumps(record), encoding="utf-8")
     [row] = read(tmp_path / "a.ndjson")
     assert (row["nn"], row["task"], row["prm"]) == ("5", "\\ud800!", '{"a": {"c": null}, "b": [1]}')
-
-
-# --- Parquet types ----------------------------------------------------------------------------------------------
 
 
 def raw_strings(values: list[bytes | None], kind: pa.DataType) -> pa.Array:

@@ -45,9 +45,6 @@ def test_a_growing_group_keeps_its_draw() -> None:
     assert sum(a != b for a, b in zip(after, before, strict=False)) <= 6
 
 
-# --- shares of prefixes and families ---------------------------------------------------------------------------------
-
-
 def draw_corpus(dice: random.Random, prefixes: dict[str, int], families: Sequence[str]) -> list[tuple[str, str]]:
     """The kinds of records: numbers by prefix, and families that depend on the prefix."""
     return [

@@ -84,8 +84,6 @@ def test_unknown(name: str) -> None:
         load_corpus(name)
 
 
-# --- where a source may be fetched --------------------------------------------------------------------------------------
-
 COMMIT = "git+https://example.org/one@" + "a" * 40
 BOTH = {"source": "one@1.0", "alternative": {"source": COMMIT}}
 

@@ -26,7 +26,7 @@ from manifests.folders.manifest import (
     write_manifest,
 )
 from manifests.folders.tables import ROWS_PER_FILE, Table, select_tables, write_tables
-from manifests.records import RECORD_TYPES, Decision, Stat, arrow_schema
+from manifests.records import RECORD_TYPES, Decision, LemurRecord, Stat, arrow_schema
 from manifests.records.corpus import Corpus
 from manifests.schemas import FOLDER, schema_texts
 from tests.builders.suites import table
@@ -50,6 +50,11 @@ DECISION: dict[str, Any] = {
 def test_a_wrong_decision(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Decision.model_validate(DECISION | change)
+
+
+def test_names_in_a_list_are_never_null() -> None:
+    field = arrow_schema(LemurRecord).field("dead_classes")
+    assert field == pa.field("dead_classes", pa.list_(pa.field("element", pa.string(), nullable=False)))
 
 
 def test_tables_are_cut_and_hold_their_columns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

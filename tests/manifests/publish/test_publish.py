@@ -58,9 +58,6 @@ def change(sample: Path, finished: Finished) -> None:
     finished(sample)
 
 
-# --- what is sent -----------------------------------------------------------------------------------------------------
-
-
 def test_there_and_back_and_the_same_again(
     server: Any, send: Send, sample: Path, finished: Finished, read: Read, fetch: Fetch
 ) -> None:
@@ -132,9 +129,6 @@ def test_digests_of_a_file(tmp_path: Path, size: int) -> None:
     assert LocalFile.read(tmp_path / "f") == here(b"z" * size, tmp_path / "f")
 
 
-# --- private repositories, branches, tags, names ----------------------------------------------------------------------
-
-
 def test_private(server: Any, send: Send) -> None:
     send(private=True)
     assert server.repos[REPO].private
@@ -176,9 +170,6 @@ def test_names(server: Any, send: Send, arguments: tuple[Any, ...], told: str) -
     assert not server.requests, "they are looked at before anything else"
 
 
-# --- what somebody else did -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("edit", [{"report.md": b"# Rep0rt\n"}, {"more.txt": b"x"}, {"manifest.json": None}])
 def test_what_somebody_else_did_is_not_overwritten(
     server: Any, send: Send, sample: Path, repo: Any, edit: dict[str, bytes | None], read: Read
@@ -212,9 +203,6 @@ def test_rights(server: Any, send: Send, rights: str | None, told: str, there: b
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
     assert all(len(repo.log) == 1 for repo in server.repos.values())
-
-
-# --- what does not leave ----------------------------------------------------------------------------------------------
 
 
 def test_a_folder_that_changes(server: Any, send: Send, sample: Path, finished: Finished) -> None:
@@ -258,8 +246,6 @@ def test_what_the_hub_leaves_out_is_told(send: Send, sample: Path, repo: Any, fi
         with pytest.raises(UserError, match=r"contains .gitignore, with which the Hub ignores files; remove it there"):
             send(force=force)
 
-
-# --- whatever breaks on the way: the same bytes and commits as without it, now or by a rerun ---------------------------
 
 STEPS = ("refs", "create", "info", "tree", "branch", "commit", "tag")
 NEXT = {"revision": "next", "tag": "v1"}
@@ -351,9 +337,6 @@ def test_the_token_is_in_no_message(
                 told.append(str(error))
     assert len(told) >= 4
     assert TOKEN not in "".join([*told, *capfd.readouterr(), caplog.text])
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_the_whole_way(server: Any, lemur: Any, sample: Path, tmp_path: Path, read: Read) -> None:
@@ -452,8 +435,6 @@ def test_two_at_once(server: Any, send: Send, sample: Path, tmp_path: Path, fini
     assert all(files in (read(sample), read(other)) for files in commits)
     assert all(re.search("^commit |came in between; run again to compare", one) for one in done)
 
-
-# --- killed at points of its way and run again: the same repository, and nothing left behind --------------------------
 
 POINTS = 10
 _HASH = re.compile(r"[0-9a-f]{32,}")
