@@ -18,7 +18,6 @@ from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, lis
 from manifests.folders.tables import write_table, write_tables
 from manifests.records import ExpertAnswer, SynthesisAttempt, Synthesized, arrow_schema
 from tests.builders import synthesis, training
-from tests.builders.suites import read_files
 from train.data import Cifar10
 from train.model.contract import lemur_name
 from train.runs.job import read_record
@@ -29,8 +28,18 @@ from train.studies.study import Study
 
 IMAGES = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
-TEXTS = read_files(__file__, "finished.md")
-SETTINGS = TEXTS["SETTINGS"]
+SETTINGS = """out = "made"
+[data]
+libraries = ["library"]
+blocks = 16
+marks = 8
+share = 0.25
+[data.domains]
+alpha = ["alpha"]
+beta = ["beta"]
+[base]
+model = "base"
+"""
 
 
 def write_all(base: Path) -> dict[str, Path]:

@@ -13,12 +13,38 @@ from curate.kinds import compute_again, verify
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from manifests.folders.manifest import read_manifest
-from tests.builders.suites import read_files, read_table
 from tests.curate.conftest import MemorySource
 
-TEXTS = read_files(__file__, "behavior.md")
-NET = TEXTS["NET"]
-BODIES = read_table(__file__, "behavior.md", "Bodies", globals())
+NET = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.stem = nn.Conv2d(in_shape[1], 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, out_shape[0])
+
+    def forward(self, x):
+        {body}
+        return self.head(x.mean((2, 3)))
+
+    def train_setup(self, prm):
+        self.rate = prm["lr"]
+
+    def learn(self, data):
+        pass
+"""
+UNFOLDED = """patches = F.unfold(x, 3, padding=1)
+        rows = self.stem.weight.flatten(1) @ patches
+        x = torch.relu(self.norm(rows.unflatten(-1, x.shape[2:])))"""
+BODIES = {
+    "a-plain": "x = self.norm(self.stem(x)).relu()",
+    "b-unfolded": UNFOLDED,
+    "c-bounded": "x = self.norm(self.stem(x)).clamp(0.0, 6.0)",
+}
 #: The first takes images of 256 x 256 alone.
 POOLS = {"a-window": "F.avg_pool2d(x, 256).flatten(1)", "b-mean": "x.mean((2, 3))"}
 

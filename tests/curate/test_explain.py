@@ -22,11 +22,17 @@ from lemur.cli import show
 from lemur_core.files.errors import UsageError, UserError
 from manifests.folders.kinds import FoundItem
 from tests.builders.graphs import trace
-from tests.builders.suites import read_files, table
+from tests.builders.suites import table
 
 ALL = tuple(range(12))
-TEXTS = read_files(__file__, "explain.md")
-UNUSED = TEXTS["UNUSED"]
+UNUSED = """
+    def unused(self, a, b):
+        while a < b and not b == 3:
+            a, b = b - a * 2, [a, b][a] if b else {a: b}
+            for i in a:
+                b = b | a ^ i
+        return a if b else (a, b)
+"""
 
 
 def digest_of(code: str) -> str:

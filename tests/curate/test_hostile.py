@@ -10,10 +10,22 @@ import pytest
 from curate import CurateOptions, curate
 from curate.kinds import verify
 from tests.builders.hostile import list_hostile
-from tests.builders.suites import read_files, read_table
+from tests.builders.suites import read_table
 
-TEXTS = read_files(__file__, "hostile.md")
-NET = TEXTS["NET"]
+NET = """import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.fc = nn.Linear(in_shape[1], out_shape[0]{more})
+{init}
+
+    def forward(self, x):
+{forward}
+        return self.fc(x.mean((2, 3)))
+"""
 
 #: Walks the frames to the report's key, and reports a value of its own.
 FORGE = """import base64, json, os, sys, zlib

@@ -7,7 +7,6 @@ import pytest
 
 from curate.model.features import FeatureStore
 from lemur_core.similarity.outline import outline_code
-from tests.builders.suites import table
 
 #: By the Python that brought it, PEP 695, 701, 696, 750 and 758.
 NEWER = {
@@ -30,7 +29,10 @@ def test_newer_syntax_is_named(since: tuple[int, ...]) -> None:
         assert str(told).startswith(f"not Python {OURS}, but perhaps a newer one: line ")
 
 
-@table(__file__, "newer_syntax.md", "What no python reads", globals())
+NEVER = "def (: | print 'x' | x = ( | 1 = x | not code at all! |    x = 1 | type x | class Net(:"
+
+
+@pytest.mark.parametrize("code", [*(f"{code}\n" for code in NEVER.split(" | ")), "(" * 90_000])
 def test_what_no_python_reads(code: str) -> None:
     assert str(outline_code(code)).startswith("not Python: line 1: ")
 

@@ -20,7 +20,7 @@ from curate.sources import open_source
 from lemur_core.files.errors import RetryableError
 from lemur_core.files.pip import download
 from manifests.records import drop_outcomes, split_outcomes
-from tests.builders.suites import read_files, table
+from tests.builders.suites import table
 from tests.curate.test_sources_database import make, run
 from train.interface import register as register_here
 from train.lemur.check import check_prm
@@ -28,16 +28,86 @@ from train.model.recipe import read_prm
 from train.runs.register import RegistrationCounts
 
 RELEASE = "2.2.11"
-TEXTS = read_files(__file__, "outcomes.md")
-NET = TEXTS["NET"]
+NET = """import torch
+from torch import nn
+
+
+def supported_hyperparameters():
+    return {"lr"}
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        assert set(prm) == {"batch", "epoch", "lr", "num_workers", "transform"}, sorted(prm)
+        self.device = device
+        self.layer = nn.Conv2d(in_shape[1], out_shape[0], 3, padding=1)
+
+    def forward(self, x):
+        return POOLED
+
+    def train_setup(self, prm):
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=prm["lr"])
+
+    def learn(self, train_data):
+        for inputs, labels in train_data:
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self(inputs), labels).backward()
+            self.optimizer.step()
+"""
 NETS = {
     "img-classification": NET.replace("POOLED", "self.layer(x).mean((2, 3))"),
     "img-segmentation": NET.replace("POOLED", "self.layer(x)"),
 }
 
 #: Train both networks by the package's own trainer, on generated images, with a metric of ours: it ships none.
-TRAIN = TEXTS["TRAIN"]
-METRIC = TEXTS["METRIC"]
+TRAIN = """import json, sys, types
+from pathlib import Path
+import torch
+
+nets = json.loads(sys.argv[1])
+images = [("img-classification", "cifar-10", "acc", 10, 0.01), ("img-segmentation", "coco", "iou", 6, 0.02)]
+
+
+class Tiny(torch.utils.data.Dataset):
+    def __init__(self, task, classes): self.task, self.classes = task, classes
+    def __len__(self): return 64
+    def __getitem__(self, number):
+        torch.manual_seed(number)
+        size = () if self.task == "img-classification" else (32, 32)
+        return torch.rand(3, 32, 32), torch.randint(0, self.classes, size)
+
+
+for task, dataset, _, classes, _ in images:
+    loader = types.ModuleType(f"ab.nn.loader.{dataset}")
+    loader.loader = lambda transform, task, n=classes: ((n,), 0.0, Tiny(task, n), Tiny(task, n))
+    sys.modules[loader.__name__] = loader
+
+from ab.nn.util.db import Init
+Init.init_db()
+from ab.nn.util.db import Write
+connection, cursor = Init.sql_conn()
+for _, _, metric, _, _ in images:
+    Write.code_to_db(cursor, "metric", code=Path("metric.py").read_text(), force_name=metric)
+Write.populate_code_table("transform", cursor, "norm_32")
+Init.close_conn(connection)
+
+from ab.nn.util.Train import train_new
+for task, dataset, metric, _, lr in images:
+    prm = {"lr": lr, "batch": 32, "epoch": 1, "transform": "norm_32", "num_workers": 0}
+    train_new(nets[task], task, dataset, metric, prm, save_path="stat")
+"""
+METRIC = """class Share:
+    def __init__(self): self.reset()
+    def reset(self): self.hits = self.total = 0
+    def __call__(self, outputs, labels):
+        self.hits += int((outputs.argmax(1) == labels).sum())
+        self.total += labels.numel()
+    def result(self): return self.hits / self.total
+
+
+def create_metric(out_shape): return Share()
+"""
 
 
 def register(db: Path, runs: list[Path]) -> RegistrationCounts:

@@ -30,7 +30,7 @@ from curate.model.options import CurateOptions
 from extract.proofs.equivalence import MissingOriginal
 from lemur_core.sandbox import Limits, cached
 from lemur_core.sandbox.server.foreign import one_line, read_missing
-from tests.builders.suites import read_files, read_table, table
+from tests.builders.suites import read_table, table
 
 Row = dict[str, Any]
 
@@ -167,11 +167,56 @@ def test_the_name_of_a_missing_module_is_short_and_visible() -> None:
 # What networks are run with whose records state no task, and whose codes import nothing.
 
 IMPORTS = "import torch\nfrom torch import nn\n"
-TEXTS = read_files(__file__, "arguments.md")
-NET = TEXTS["NET"]
+NET = """
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.layer = nn.Conv2d(in_shape[1], out_shape[0], 3)
+
+    def forward(self, x):
+        return torch.relu(self.layer(x)).mean((2, 3))
+"""
 #: The same computation in words of its own, so that only its graph tells.
-TWIN = TEXTS["TWIN"]
-OTHER = TEXTS["OTHER"]
+TWIN = """
+
+def pool(values):
+    summed = values.sum(dim=-1).sum(dim=-1)
+    return summed / (values.shape[-1] * values.shape[-2])
+
+
+class Activation(nn.Module):
+    def forward(self, values):
+        return nn.functional.relu(values)
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape: tuple, out_shape: tuple, prm: dict, device: torch.device) -> None:
+        super().__init__()
+        classes, channels = out_shape[0], in_shape[1]
+        self.stages = nn.ModuleList([nn.Conv2d(channels, classes, kernel_size=(3, 3)), Activation()])
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        for stage in self.stages:
+            images = stage(images)
+        return images.mean(dim=(2, 3))
+"""
+OTHER = """
+
+def make_stage(channels, width):
+    return nn.Sequential(nn.MaxPool2d(4), nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.GELU())
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.features = nn.Sequential(make_stage(in_shape[1], 8), make_stage(8, 16))
+        self.classifier = nn.Linear(16, out_shape[0])
+
+    def forward(self, x):
+        features = self.features(x)
+        return self.classifier(features.amax(3).amax(2))
+"""
 
 
 def read_records(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
@@ -237,13 +282,13 @@ def test_codes_without_imports_run_in_the_namespace_on_request(tmp_path: Path) -
     assert placed.manifest.details["notes"][1:] == [line]
 
 
-@table(__file__, "arguments.md", "Imports nothing", globals())
+@table(__file__, "runs.md", "Imports nothing", globals())
 def test_imports_nothing(code: str, bare: bool) -> None:
     assert imports_nothing(code) == bare
     assert place_in(code, "torch") == (f"{NAMESPACES['torch']}\n{code}" if bare else code)
     assert place_in(code, None) == code
 
 
-@table(__file__, "arguments.md", "Complete", globals())
+@table(__file__, "runs.md", "Complete", globals())
 def test_complete(stated: tuple[Any, ...], code: str, complete_record: tuple[Any, ...]) -> None:
     assert complete(dict(zip(("task", "dataset", "prm"), stated, strict=True)), code) == complete_record

@@ -18,15 +18,27 @@ from curate.sources import open_source
 from curate.sources.database import parse_arch_uid, read_database
 from lemur_core.files.errors import UserError
 from tests.builders.source_rows import error_of, read
-from tests.builders.suites import read_files, table
+from tests.builders.suites import table
 
 zstandard = pytest.importorskip("zstandard", reason="needs the extra lemur-db")
 
 #: The tables of nn-dataset 2.2.11 that are read, as it declares their columns.
-TEXTS = read_files(__file__, "sources_database.md")
-TABLES = TEXTS["TABLES"]
+TABLES = """
+    CREATE TABLE nn (name TEXT PRIMARY KEY, code TEXT NOT NULL, id TEXT NOT NULL{more});
+    CREATE TABLE prm (uid TEXT NOT NULL, name TEXT NOT NULL, value OBJECT NOT NULL);
+    CREATE TABLE stat (id TEXT PRIMARY KEY, accuracy REAL, epoch INTEGER, duration INTEGER, task, dataset, nn, transform,
+        metric, prm);
+    CREATE INDEX idx_prm_uid ON prm(uid, name, value);
+    CREATE INDEX idx_nn ON stat (nn);
+"""
 #: What `ab.nn.api.data(only_best_accuracy=True)` asks for, in the words of this test: best of each configuration.
-ORACLE = TEXTS["ORACLE"]
+ORACLE = """
+    SELECT s.task, s.dataset, s.metric, s.nn, s.epoch, s.accuracy, s.duration, s.prm, n.code FROM stat s
+    JOIN (SELECT task, dataset, metric, nn, epoch, MAX(accuracy) AS best FROM stat GROUP BY 1, 2, 3, 4, 5) b
+        ON s.task = b.task AND s.dataset = b.dataset AND s.metric = b.metric AND s.nn = b.nn AND s.epoch = b.epoch
+        AND s.accuracy = b.best
+    LEFT JOIN nn n ON s.nn = n.name ORDER BY s.task, s.dataset, s.metric, s.nn, s.epoch
+"""
 Run = tuple[Any, ...]  # nn, task, dataset, metric, epoch, accuracy, duration, transform, uid
 
 

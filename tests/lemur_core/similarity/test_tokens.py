@@ -23,11 +23,28 @@ from lemur_core.similarity.tokens import (
     region_tokens,
     shingle_hashes,
 )
-from tests.builders.suites import read_files, table
+from tests.builders.suites import table
 
 #: Runs in a process of its own: token streams and shingle counts of the codes in a file.
-TEXTS = read_files(__file__, "tokens.md")
-PEER = TEXTS["PEER"]
+PEER = """import json, sys, types, warnings
+warnings.simplefilter("ignore")
+api, nn = types.ModuleType("ab.nn.api"), types.ModuleType("ab.nn")
+nn.api, nn.__path__ = api, []
+import ab
+ab.nn = sys.modules["ab.nn"] = nn
+sys.modules["ab.nn.api"] = api
+from ab.dup.consts import NUMBER_PLACEHOLDER, SHINGLE_K, STRING_PLACEHOLDER
+from ab.dup.utils import textproc
+assert SHINGLE_K == 10
+places = {NUMBER_PLACEHOLDER: "NUM", STRING_PLACEHOLDER: "STR"}
+found = []
+for code in json.load(open(sys.argv[1])):
+    region = textproc.extract_model_region(code)
+    declared = textproc.collect_declared_names(region)
+    tokens = textproc.python_token_stream(textproc.strip_comments_and_docstrings(region), declared)
+    found.append([[places.get(token, token) for token in tokens], len(textproc.shingles(tokens))])
+json.dump(found, sys.stdout)
+"""
 
 GOLDEN = ["45d5cdd5893282cb", "b86b47df336c19fe"]
 

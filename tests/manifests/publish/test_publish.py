@@ -28,7 +28,6 @@ from manifests.publish.hub import Hub, check_names
 from manifests.publish.publishing import LocalFile, PublishReport, compare, publish
 from tests.builders.fake_hub import Fault, File
 from tests.builders.kills import PROBE, list_unfinished, run_counted
-from tests.builders.suites import table
 
 REPO, TOKEN = "owner/data", "hf_" + "W" * 34
 ALNUM = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fGhIjKlMnOpQrStUvWx"
@@ -160,7 +159,22 @@ def test_branches_and_tags(send: Send, sample: Path, repo: Any, finished: Finish
         send(revision="v1")
 
 
-@table(__file__, "publish.md", "Names", globals())
+NO_NAME = "not a name for a branch or tag"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        *(
+            ((REPO, name, None), f"--revision .*: {NO_NAME}")
+            for name in ("a b", "x..y", "/x", "x.lock", "refs/pr/1", "a" * 40)
+        ),
+        *(((REPO, "main", name), f"--tag .*: {NO_NAME}") for name in ("", "-x", "x~1", ".x", "@")),
+        *(((name, None, None), "not a repository name") for name in ("a b/c", "owner/data/more", "--x/y", "")),
+        ((REPO, "main", "main"), "--tag main: the branch has this name"),
+        (("data", None, None), "not a repository name: the owner is missing"),
+    ],
+)
 def test_names(server: Any, send: Send, arguments: tuple[Any, ...], told: str) -> None:
     with pytest.raises(UserError, match=told):
         check_names(*arguments)
@@ -192,7 +206,13 @@ def test_a_folder_of_another_kind_is_not_replaced(server: Any, send: Send, sampl
     send(force=True)
 
 
-@table(__file__, "publish.md", "Rights", globals())
+@pytest.mark.parametrize(
+    ("rights", "told"),
+    [
+        (None, "the Hub does not know who you are; run `hf auth login`"),
+        ("read", "no permission to write: You don't have the rights to do this; run `hf auth login`"),
+    ],
+)
 @pytest.mark.parametrize("there", [True, False])
 def test_rights(server: Any, send: Send, rights: str | None, told: str, there: bool) -> None:
     if there:
