@@ -70,13 +70,11 @@ class Browser:
             self.faults.append(json.dumps(told["args"])[:500])
 
     def run(self, script: str) -> Any:
-        """The value of an expression, awaited."""
         found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def until(self, script: str) -> None:
-        """Wait until an expression is true."""
         self.wait(lambda: self.run(script), script)
 
     def wait(self, check: Callable[[], bool], name: str = "a check") -> None:
@@ -86,7 +84,6 @@ class Browser:
             time.sleep(0.02)
 
     def drag(self, start: Sequence[float], end: Sequence[float]) -> None:
-        """Press the mouse at one point of the window, and release it at another."""
         steps = [
             ("mouseMoved", start, 0),
             ("mousePressed", start, 1),
@@ -107,7 +104,6 @@ class Browser:
         self.until("location.protocol === 'file:' && !!document.documentElement?.dataset.ready")
 
     def press(self, key: str) -> None:
-        """One key, as a keyboard sends it."""
         codes = {"Tab": 9, "Enter": 13, "ArrowDown": 40, "ArrowRight": 39, "End": 35}
         for kind in ("keyDown", "keyUp"):
             text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
@@ -116,7 +112,6 @@ class Browser:
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    """A browser of its own, without network."""
     assert PROGRAM is not None
     there, sent = os.pipe()
     got, back = os.pipe()

@@ -55,7 +55,6 @@ def write_parquet(folder: Path, made: Made, *, kind: str = "PNG", column: str = 
 
 
 def to_pickle(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bytes:
-    """A batch of the Python version, as far as it is read."""
     return pickle.dumps({"labels": labels.tolist(), "data": images.reshape(len(images), -1)}, 2)
 
 

@@ -24,7 +24,6 @@ _DEEP = "[" * 50_000
 
 
 def copy(folder: Path, out: Path) -> Path:
-    """Copy a folder by links: what is damaged is written anew."""
     return Path(shutil.copytree(folder, out, copy_function=os.link))
 
 
@@ -57,7 +56,6 @@ def damage(folder: Path, random_: random.Random) -> str:
 
 
 def _state(folder: Path, name: str, path: Path) -> None:
-    """State the digest of a file as it is now."""
     manifest = folder / MANIFEST
     stated = json.loads(manifest.read_text(encoding="utf-8"))
     for item in stated["outputs"]:
@@ -68,7 +66,6 @@ def _state(folder: Path, name: str, path: Path) -> None:
 
 
 def _replace(path: Path, random_: random.Random) -> str:
-    """Put something else in the place of a file."""
     path.unlink()
     what = random_.choice(("nothing", "a folder", "a pipe", "a loop", "a device", "a link"))
     if what == "a folder":
@@ -152,7 +149,6 @@ _RATIOS: tuple[Any, ...] = (None, float("nan"), float("inf"), -1.0, 2.0, 1e308)
 
 
 def _mutate_table(data: bytes, random_: random.Random) -> bytes:
-    """Change columns, types, cells or rows of a table."""
     try:
         table = pq.read_table(pa.BufferReader(data))
     except pa.ArrowException:
@@ -185,7 +181,6 @@ def _mutate_table(data: bytes, random_: random.Random) -> bytes:
 
 
 def _cell(value: Any, type_: pa.DataType, random_: random.Random) -> Any:
-    """Return another value of a column's type."""
     if pa.types.is_floating(type_):
         return random_.choice(_RATIOS)
     if pa.types.is_integer(type_):

@@ -63,7 +63,6 @@ class Repo:
         return {name: file.data for name, file in tree.items() if name != ".gitattributes"}
 
     def edit(self, branch: str = "main", **files: bytes | None) -> str:
-        """Somebody's commit; None removes."""
         new = {name: File(data, name.endswith(LFS)) for name, data in files.items() if data is not None}
         old = self.trees[self.branches[branch]].items()
         return self.commit(branch, {name: file for name, file in old if name not in files} | new)
@@ -119,7 +118,6 @@ class FakeHub:
         return repo
 
     def install(self, patch: pytest.MonkeyPatch | None = None) -> None:
-        """Let every `Hub` be this one."""
         (patch or pytest.MonkeyPatch()).setattr(Hub, "api", lambda _hub: self)
 
     def __getattr__(self, name: str) -> Any:

@@ -59,7 +59,6 @@ def write_all(base: Path) -> dict[str, Path]:
 
 
 def _write_blocks(base: Path) -> Path:
-    """Two blocks with graphs, specs and conversations."""
     codes = {name: (name, synthesis.HEAD + code) for name, code in synthesis.SOURCES.items()}
     (base / "traced").mkdir()
     return synthesis.write(base, synthesis.traced(base / "traced", codes), chat=True)
@@ -92,7 +91,6 @@ def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_run(folder: Path, *, page: bool = True, **changes: Any) -> Path:
-    """A run that was made up, with its manifest and page."""
     training.write_run(folder, data=IMAGES.label, data_sha256=IMAGES.sha256, train_loss=2.0, steps=704, **changes)
     record = read_record(folder)
     identity = {"code_sha256": record.code_sha256, "seed": record.seed, "held_out": 5000, "tested": True, "device": "cpu", "train_images": record.train_images}  # fmt: skip
@@ -103,7 +101,6 @@ def _write_run(folder: Path, *, page: bool = True, **changes: Any) -> Path:
 
 
 def _write_study(folder: Path) -> Path:
-    """An ablation of two runs."""
     names = [f"{folder_name(FULL)}-seed0", "none-seed0"]
     study = Study(folder, IMAGES, Resources(threads=1))
     plan = {
@@ -123,7 +120,6 @@ def _write_study(folder: Path) -> Path:
 
 
 def _write_synthesis(folder: Path, library: Path) -> Path:
-    """An answer that was accepted, and one that was not."""
     code = synthesis.network("SqueezeGate")
     name, digest = lemur_name(code, "syn"), hashlib.sha256(code.encode()).hexdigest()
     common: dict[str, Any] = {"model": "m", "round": 0, "block": "alpha@1.0::alpha.blocks.SqueezeGate",
@@ -149,7 +145,6 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
 
 
 def _write_experts(base: Path) -> dict[str, Path]:
-    """The facts of a library of made-up specs, and an evaluation."""
     write_library(base / "library")
     (base / "experts.toml").write_text(SETTINGS)
     workspace = Workspace(load_settings(base / "experts.toml"))

@@ -105,7 +105,6 @@ _INTERPRETER = {
 
 
 def list_hostile() -> dict[str, str]:
-    """Return the statements of each kind, by a name that says what is odd."""
     raises = {
         f"{name} ({base})": _EXCEPTION.format(base=base, body=body)
         for name, body in _EXCEPTIONS.items()

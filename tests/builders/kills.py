@@ -61,6 +61,5 @@ def digests(folder: Path, *, volatile: Sequence[str] = ()) -> dict[str, str]:
 
 
 def list_unfinished(folder: Path) -> list[str]:
-    """List what a killed process may have left unfinished below a folder."""
     left = (path for path in folder.rglob("*") if path.suffix in (".part", ".old", ".moved"))
     return sorted(path.relative_to(folder).as_posix() for path in left)

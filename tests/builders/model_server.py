@@ -33,7 +33,6 @@ class ModelServer:
 
 
 def completion(text: str, finish: str = "stop") -> Raw:
-    """A chat completion with this text."""
     told = {
         "id": "x",
         "object": "chat.completion",

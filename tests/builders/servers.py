@@ -26,8 +26,6 @@ _Key = tuple[object, ...]
 
 @dataclass
 class _Started:
-    """A sandbox with a running server."""
-
     key: _Key
     box: Sandbox
 

@@ -6,5 +6,4 @@ from lemur.folders import print_item, show
 
 
 def show_block(folder: Path, wanted: str, *, as_json: bool = False) -> None:
-    """Print a block."""
     print_item(show(wanted, [folder]), as_json=as_json)

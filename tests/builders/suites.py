@@ -52,11 +52,9 @@ class Case:
         return self.files[""]
 
     def all(self, verb: str) -> list[str]:
-        """Return the texts after a verb."""
         return self.expected.get(verb, [])
 
     def one(self, verb: str) -> str:
-        """Return the one text after a verb."""
         (text,) = self.expected[verb]
         return text
 

@@ -58,7 +58,6 @@ def history(*accuracies: float | None) -> list[EpochFigures]:
 
 
 def write_run(folder: Path, code: str = TINY, **changes: Any) -> Path:
-    """The files of a run that say what LEMUR takes of it."""
     folder.mkdir()
     (folder / "net.py").write_text(code)
     (folder / "record.json").write_text(record_text(made_up_record(code, **changes)))

@@ -30,8 +30,6 @@ Row = dict[str, Any]
 
 
 class MemorySource(RecordSource):
-    """Rows that are in memory already."""
-
     def __init__(self, rows: Iterable[Row], batch_rows: int = BATCH_ROWS) -> None:
         super().__init__("memory")
         self._rows, self._batch_rows = list(rows), batch_rows
@@ -62,7 +60,6 @@ class Curated:
 
     @property
     def kept(self) -> list[str]:
-        """Kept codes, best first."""
         return [self.code(number) for number in self.outcome.kept]
 
     def kept_names(self) -> list[str]:

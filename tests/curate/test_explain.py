@@ -111,7 +111,6 @@ def snapshot(
 
 
 def said(explanation: FoundItem) -> dict[str, str]:
-    """The labeled lines."""
     return {
         line[:12].strip(): line[12:] for line in explanation.lines if line[:12].strip() and not line.startswith(" ")
     }

@@ -413,7 +413,6 @@ def test_order_does_not_matter(
             assert mine[one.number(code)] == theirs[two.number(code)], name
 
     def fates(result: Any) -> list[str]:
-        """What became of each row, rows told apart by what they hold; equal rows may change places."""
         return sorted(
             repr((sorted(row.items(), key=str), d.kept, d.stage, result.canonical(d), d.similarity, d.rescued))
             + re.sub(r"see row \d+", "see row", d.reason)
@@ -446,7 +445,6 @@ def test_all_pairs_are_found(pool: Pool, curated: Any, drawn: list[Row], chosen:
 
 
 def members(result: Any, pool: Pool, *, prefix: str = "", family: str = "") -> list[str]:
-    """The codes of the records of a group."""
     found = []
     for code in best_first(result.rows, pool, result.options):
         shown = min(

@@ -80,7 +80,6 @@ STATS = re.compile(r"ab/nn/stat/train/([^/_]+)_([^/_]+)_([^/_]+)_([^/_]+)/(\d+)\
 
 @pytest.fixture(scope="module")
 def rows(real_rows: LemurRelease) -> pa.Table:
-    """The rows in their order, without code."""
     return pa.concat_tables([pa.table(batch.drop_columns(["nn_code", "problem"])) for batch in real_rows.batches()])
 
 

@@ -70,7 +70,6 @@ def small_corpus() -> list[Row]:
 
 
 def curate_rows(folder: Path, rows: Sequence[Row], name: str = "out", jobs: int = 1, **options: Any) -> Path:
-    """The snapshot folder of a curation of a JSONL file."""
     chosen = CurateOptions(**options)
     warm_features(
         (item["nn_code"] for item in rows if item["nn_code"]), chosen.tokens
@@ -85,13 +84,11 @@ Run = Callable[..., Path]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """`run(rows, name, **options)`: the snapshot folder of a curation."""
     return functools.partial(curate_rows, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The curation of the small corpus."""
     return curate_rows(tmp_path_factory.mktemp("small"), small_corpus())
 
 

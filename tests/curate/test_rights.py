@@ -64,7 +64,6 @@ def mit(snapshot: Snapshot) -> Path:
 
 
 def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Kept and removed rows by name."""
     return {row["nn"]: row for row in pq.read_table(folder / "networks.parquet").to_pylist()}
 
 
@@ -203,7 +202,6 @@ Write = Callable[..., Path]
 
 
 def extraction(folder: Path, blocks: Sequence[tuple[str, str, str | None]], kind: str = "extraction") -> Path:
-    """A folder of blocks: id, license, closed file."""
     folder.mkdir()
     rows = [
         {

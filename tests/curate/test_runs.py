@@ -115,7 +115,6 @@ TRIALS: dict[str, tuple[Row, str | None, str]] = read_table(__file__, "runs.md",
 
 
 def run(rows: dict[str, Row], limits: Limits = LIMITS) -> dict[str, NetRuns | NetFailure]:
-    """Run networks as LEMUR calls them."""
     requests = {}
     for name, one in rows.items():
         task, dataset, prm = complete(one, one["nn_code"])

@@ -28,7 +28,6 @@ from tests.builders.suites import read_files, table
 
 
 def percentiles(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -> list[float | None]:
-    """Percentiles of (nn, dataset, epoch, accuracy) rows."""
     table = pa.Table.from_pylist(
         [{"nn": nn, "task": "t", "dataset": d, "metric": "acc", "epoch": e, "accuracy": a} for nn, d, e, a in rows],
         schema=ROW_SCHEMA,

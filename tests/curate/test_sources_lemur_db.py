@@ -30,7 +30,6 @@ zstandard = pytest.importorskip("zstandard", reason="needs the extra lemur-db")
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    """A Hub without repositories."""
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     server = FakeHub(tmp_path / "hub-cache")

@@ -21,7 +21,6 @@ def ids(count: int, start: int = 0) -> list[str]:
 
 
 def alike(groups: Sequence[int], names: Sequence[str], seed: int) -> list[str]:
-    """The splits of records of one prefix and one family."""
     return assign_splits(groups, names, [("rag", "resnet")] * len(names), seed)
 
 

@@ -22,7 +22,6 @@ def subject(name: str, split: str) -> Subject:
 
 
 def asked(*requests: tuple[str, str, str]) -> Chat:
-    """The conversations of subjects, each with its split and its request."""
     drafts = [(subject(name, split), "design", Draft("s", user, "x")) for name, split, user in requests]
     return finish(drafts, "record", KINDS)
 

@@ -52,7 +52,6 @@ def command(calls: list[dict[str, Any]]) -> Any:
         jobs: Annotated[int | None, typer.Option()] = None,
         last: Annotated[bool, typer.Option("--last")] = False,
     ) -> None:
-        """Run it."""
         calls.append({"out": out, "settings": settings, "jobs": jobs, "last": last})
 
     return typer.main.get_command(app)

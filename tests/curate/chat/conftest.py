@@ -38,8 +38,6 @@ def chat_rows() -> list[Row]:
 
 @pytest.fixture(scope="session")
 def make_chat(memory_source: Any, warm: Callable[..., None]) -> Callable[..., Path]:
-    """`make_chat(out, rows, **options)`: a snapshot with conversations."""
-
     def make(out: Path, rows: list[Row], **changed: Any) -> Path:
         warm(row["nn_code"] for row in rows)
         options = CurateOptions(**({"chat": True} | changed))
@@ -53,13 +51,11 @@ def make_chat(memory_source: Any, warm: Callable[..., None]) -> Callable[..., Pa
 
 @pytest.fixture(scope="session")
 def rows() -> list[Row]:
-    """What goes in."""
     return chat_rows()
 
 
 @pytest.fixture(scope="session")
 def networks() -> dict[str, str]:
-    """The codes by name."""
     return NETWORKS
 
 
@@ -87,5 +83,4 @@ def read_chat() -> Callable[[Path], dict[tuple[str, str], Row]]:
 
 @pytest.fixture(scope="session")
 def chat(snapshot: Path, read_chat: Callable[[Path], dict[tuple[str, str], Row]]) -> dict[tuple[str, str], Row]:
-    """The conversations of the snapshot."""
     return read_chat(snapshot)

@@ -17,7 +17,6 @@ Chat = dict[tuple[str, str], Row]
 
 
 def build(code: str) -> Any:
-    """The network of a file, built and run as the conversations say."""
     torch.manual_seed(0)
     space: dict[str, Any] = {"__name__": "network"}
     exec(compile(code, "network.py", "exec"), space)

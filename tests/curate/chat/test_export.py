@@ -20,12 +20,10 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def licensed(make_chat: Callable[..., Path], rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The snapshot of all networks, whose license is stated."""
     return make_chat(tmp_path_factory.mktemp("licensed") / "snapshot", rows, license="MIT")
 
 
 def read(folder: Path, name: str) -> dict[str, list[Row]]:
-    """The rows of a table by split."""
     paths = sorted((folder / "data" / name).glob("*.parquet"))
     return {path.name.partition("-")[0]: pq.read_table(path).to_pylist() for path in paths}
 

@@ -133,7 +133,6 @@ def test_options_that_do_not_go_together_are_refused(options: Mapping[str, Any],
 
 @pytest.fixture
 def copy(snapshot: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
     return Path(shutil.copytree(snapshot, tmp_path / "damaged"))
 
 
@@ -150,7 +149,6 @@ def rewrite(folder: Path, pattern: str, damage: Damage) -> None:
 
 
 def relist(folder: Path) -> None:
-    """Let the manifest state the files that are found."""
     manifest = read_manifest(folder)
     tables = [item.path for item in manifest.outputs if item.rows is not None]
     known = {path: pq.read_metadata(folder / path).num_rows for path in tables}

@@ -42,7 +42,6 @@ def mask() -> Iterator[None]:
 
 
 def fill(folder: Path, content: str, *more: str) -> None:
-    """Write what a command writes: files, and a manifest that lists them."""
     digest = hashlib.sha256(content.encode()).hexdigest()
     for name in ("data/file", *more):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,6 @@ from lemur_core.similarity.minhash import Banding, banding_for, buckets, jaccard
 
 
 class Sets:
-    """Sets of numbers in the place of a feature table."""
-
     def __init__(self, sets: list[list[int]]) -> None:
         self.sets = [np.unique(np.array(numbers, np.uint64)) for numbers in sets]
         # small numbers stand for hashes: spread them over 64 bits

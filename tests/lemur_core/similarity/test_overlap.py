@@ -18,8 +18,6 @@ Hashes = npt.NDArray[np.uint64]
 
 
 class Items:
-    """Random sets, near each other in families."""
-
     def __init__(self, count: int, seed: int) -> None:
         dice = random.Random(seed)
         self.sets: list[Hashes] = []

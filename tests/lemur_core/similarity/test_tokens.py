@@ -60,7 +60,6 @@ def raw(code: str) -> list[str]:
 
 
 def stream(code: str) -> list[str]:
-    """The abstracted tokens, as the shingles see them."""
     tokens, declared = region_tokens(code, outline_of(code))
     return [token if token in declared else _abstract(token) for token in tokens]
 
@@ -71,7 +70,6 @@ def shingles(code: str, detail: Any = "abstract") -> set[int]:
 
 
 def peer(codes: list[str], folder: Path) -> list[tuple[list[str], int]]:
-    """What nn-dup 2.2.4 makes of the codes."""
     try:
         importlib.metadata.version("nn-dup")
     except importlib.metadata.PackageNotFoundError:

@@ -67,7 +67,6 @@ def read_page(folder: Path) -> tuple[dict[str, Any], list[list[Any]]]:
 
 
 def read_shards(folder: Path) -> list[Any]:
-    """The data of all files that the index reads on demand."""
     files = []
     for number, path in enumerate(sorted((folder / "page").glob("*.js"))):
         found = re.fullmatch(rf'lemur\({number},"([A-Za-z0-9+/=]*)"\);\n', path.read_text(encoding="ascii"))

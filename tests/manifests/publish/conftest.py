@@ -43,7 +43,6 @@ def server(tmp_path: Path, secret_rules: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def sleeps() -> list[float]:
-    """How long was waited between tries."""
     return []
 
 
@@ -53,8 +52,6 @@ def hub(server: FakeHub, sleeps: list[float]) -> Hub:
 
 
 class Code(Record):
-    """A row of the sample."""
-
     id: str
     nn: str
     nn_code: str
@@ -83,14 +80,11 @@ def sample(tmp_path: Path, finished: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def read() -> Callable[[Path], dict[str, bytes]]:
-    """The files of a folder."""
     return lambda at: {path.relative_to(at).as_posix(): path.read_bytes() for path in at.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
 def send(hub: Hub, sample: Path) -> Callable[..., PublishReport]:
-    """Publishes the sample, or another folder, as the command does."""
-
     def work(folder: Path = sample, repo_id: str = REPO, **options: Any) -> PublishReport:
         return publish(folder, repo_id, hub=hub, **{"verify": verify_folder, **options})
 
@@ -99,8 +93,6 @@ def send(hub: Hub, sample: Path) -> Callable[..., PublishReport]:
 
 @pytest.fixture
 def fetch(hub: Hub, tmp_path: Path, read: Callable[[Path], dict[str, bytes]]) -> Callable[..., dict[str, bytes]]:
-    """Pulls the repository, and gives the files that came."""
-
     def work(out: str = "out", repo_id: str = REPO, **options: Any) -> dict[str, bytes]:
         done: Pulled = pull(repo_id, tmp_path / out, hub=hub, **options)
         came = read(tmp_path / out)

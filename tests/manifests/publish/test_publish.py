@@ -40,7 +40,6 @@ run_publish = partial(command.run_publish, verify=verify_folder)
 
 @pytest.fixture
 def repo(server: Any, send: Send) -> Any:
-    """A repository that holds the sample."""
     send()
     server.requests.clear()
     return server.repos[REPO]

@@ -31,7 +31,6 @@ def repo(server: Any, send: Send, sample: Path, finished: Callable[..., Path]) -
 
 @pytest.fixture
 def whole(repo: Any, sample: Path, read: Callable[..., Any]) -> dict[str, bytes]:
-    """The files that must come."""
     files: dict[str, bytes] = read(sample)
     return files
 
