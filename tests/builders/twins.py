@@ -36,11 +36,7 @@ PLAIN = {
     "pool": "x.mean((2, 3))",
 }
 SAME = {
-    "names and operands": {
-        "stem": "z",
-        "norm": "a",
-        "body": "x = self.side(x) + F.relu(self.a(self.z(x)))",
-    },
+    "names and operands": {"stem": "z", "norm": "a", "body": "x = self.side(x) + F.relu(self.a(self.z(x)))"},
     "a formula": {"body": "x = self.norm(self.stem(x)).clamp(min=0) * 1.0 + self.side(x)"},
     "a conversion to the type that it has": {"pool": "x.float().mean((2, 3), dtype=torch.float32)"},
     "a pooling": {"pool": "F.adaptive_avg_pool2d(x, 1).flatten(1)"},

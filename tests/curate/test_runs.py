@@ -240,10 +240,7 @@ def test_a_folder_of_files_is_traced_as_the_same_codes_in_a_table(tmp_path: Path
     first, second = (curate(source, out=tmp_path / f"out-{source.suffix}", jobs=1) for source in (folder, table))
     assert first.decisions.equals(second.decisions)
     told = first.decisions[["nn", "kept", "stage"]].itertuples(index=False, name=None)
-    assert list(told)[:2] in (
-        [("a", True, None), ("b", False, "graph")],
-        [("a", False, "graph"), ("b", True, None)],
-    )
+    assert list(told)[:2] in ([("a", True, None), ("b", False, "graph")], [("a", False, "graph"), ("b", True, None)])
     columns = ("graph", "runs", "split")
     shown = [{nn: [row[name] for name in columns] for nn, row in read_records(one).items()} for one in (first, second)]
     assert shown[0] == shown[1]

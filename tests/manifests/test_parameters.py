@@ -60,7 +60,7 @@ def command(calls: list[dict[str, Any]]) -> Any:
 def test_fields_stand_in_place_of_the_dataclass(command: Any) -> None:
     options = [option.opts[0] for option in command.params]
     assert [name for name in options if name not in ("--install-completion", "--show-completion")] == [
-        *("out", "--kind", "--name", "--pairs", "--check-it", "--jobs", "--limit", "--last"),
+        *("out", "--kind", "--name", "--pairs", "--check-it", "--jobs", "--limit", "--last")
     ]
     assert all(not option.secondary_opts for option in command.params), "no flag has an opposite"
     (names,) = (option for option in command.params if option.opts == ["--name"])

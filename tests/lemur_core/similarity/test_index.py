@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.similarity import join
-from lemur_core.similarity.index import (
-    LexicalIndex,
-    Neighbour,
-    NeighbourIndex,
-    StructuralIndex,
-)
+from lemur_core.similarity.index import LexicalIndex, Neighbour, NeighbourIndex, StructuralIndex
 from lemur_core.similarity.join import exact_pairs, in_order, link_by_lsh, measure_recall
 from lemur_core.similarity.minhash import Banding, banding_for, buckets, jaccard, signature
 

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from curate.model.options import CurateOptions
-from lemur_core.similarity.minhash import (
-    MISS_CHANCE,
-    PERMUTATIONS,
-    SCHEME,
-    Banding,
-    band_keys,
-    banding_for,
-    signature,
-)
+from lemur_core.similarity.minhash import MISS_CHANCE, PERMUTATIONS, SCHEME, Banding, band_keys, banding_for, signature
 from lemur_core.similarity.views import LEXICAL, STRUCTURAL, Distinct, count_distinct, decide
 
 GOLDEN_START = [155363496, 153058444, 225001600, 104049505]

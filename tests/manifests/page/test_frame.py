@@ -14,17 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manifests.folders import frame
-from manifests.folders.frame import (
-    Entry,
-    EntryLibrary,
-    Page,
-    Shards,
-    View,
-    code,
-    facts,
-    versions,
-    write_page,
-)
+from manifests.folders.frame import Entry, EntryLibrary, Page, Shards, View, code, facts, versions, write_page
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
