@@ -106,7 +106,7 @@ def pool(network: Callable[..., str], warm: Callable[..., None], curator_cache: 
 
 POOL_SIZE = 4 * 39 + 4 + len(INVALID)
 
-NAMES = (
+NAMES = [
     "ga-1",
     "ga-2",
     "ga",
@@ -118,7 +118,7 @@ NAMES = (
     "FractalNet-2",
     "Fractal",
     "rag-ü",
-)
+]
 
 ROW = st.fixed_dictionaries(
     {

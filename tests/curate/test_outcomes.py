@@ -22,7 +22,7 @@ from lemur_core.files.pip import download
 from manifests.records import drop_outcomes, split_outcomes
 from tests.builders.suites import table
 from tests.curate.test_sources_database import make, run
-from train.interface import register as register_here
+from train.interface import register
 from train.lemur.check import check_prm
 from train.model.recipe import read_prm
 from train.runs.register import RegistrationCounts
@@ -110,10 +110,6 @@ def create_metric(out_shape): return Share()
 """
 
 
-def register(db: Path, runs: list[Path]) -> RegistrationCounts:
-    return register_here(runs, db=db)
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database of two tasks that `train_new` of the package wrote."""
@@ -144,7 +140,7 @@ def test_a_database_of_lemurs_own_writer(written: Path, tmp_path: Path, warm: Ca
     accuracies = dict(connection.execute("SELECT task, accuracy FROM stat"))
     connection.close()
     assert {"metric_acc", "metric_iou", "duration_seconds"} <= names  # that is what it does
-    assert register(written, []) == RegistrationCounts(0, 0, ())  # its ids are made as ours
+    assert register([], db=written) == RegistrationCounts(0, 0, ())  # its ids are made as ours
     manifest = curate(open_source(str(written)), tmp_path / "out", CurateOptions(chat=True), jobs=1)
     records = pq.read_table(sorted((tmp_path / "out").glob("data/records/*.parquet"))).to_pylist()
     stats = pq.read_table(sorted((tmp_path / "out").glob("data/stats/*.parquet"))).to_pylist()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from curate.kinds import verify
 from curate.model.features import code_features
 from curate.model.options import CurateOptions
-from curate.model.pretrained import Evidence, find_pretrained
+from curate.model.pretrained import find_pretrained
 from curate.model.records import find_best_rows, find_off_scale, rank_rows, score_codes
 from curate.run.pipeline import curate
 from curate.sources import open_source
@@ -176,26 +176,22 @@ def test_a_percent_among_fractions_is_off_the_scale_and_percents_are_not() -> No
 CASES = read_files(__file__, "pretrained.md")
 
 
-def find(code: str) -> tuple[Evidence, ...]:
-    return find_pretrained(code)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_the_marked_lines_are_found_and_no_others(name: str) -> None:
     lines = CASES[name].split("\n")
     marked = [line for line in lines if line.endswith(("# loads", "# mistaken"))]
-    assert [one.text for one in find(CASES[name])] == [line.strip() for line in marked]
+    assert [one.text for one in find_pretrained(CASES[name])] == [line.strip() for line in marked]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_code_that_never_runs_does_not_count(name: str) -> None:
     body = textwrap.indent(CASES[name].replace("import *", "import resnet18"), "    ")
-    assert find(f"if __name__ == '__main__':\n{body}\n") == ()
+    assert find_pretrained(f"if __name__ == '__main__':\n{body}\n") == ()
 
 
 def test_text_is_cut_and_lines_are_those_of_the_parser() -> None:
     code = "import timm\r\nx = '\x0c'\r\n   \r\nm = timm.create_model('" + "a" * 300 + "', pretrained=True)\r\n"
-    (found,) = find(code)
+    (found,) = find_pretrained(code)
     assert (found.line, len(found.text)) == (4, 160)
     assert found.text.startswith("m = timm.create_model('aaa")
 
