@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from curate.folder.explain import explain
 from curate.kinds import verify
-from curate.model.options import CurateOptions
+from curate.model.options import CurateOptions, matching_prefix
 from curate.published.outcome import NOT_RUN
 from curate.run.pipeline import curate
 from curate.run.strict import curate_strict
@@ -176,6 +176,16 @@ VALUES = {
     "dataset": ("cifar-10", "cifar-100", None),
     "metric": ("acc", "iou"),
 }
+
+
+def test_prefixes_match_whole_segments() -> None:
+    one, two = (
+        [("GA-1", 0), ("GAN", None), ("GAN-1", 1), ("ga", 0), ("x", None)],
+        [("alt-nn1-x", 0), ("alt-nn12-x", None)],
+    )
+    assert [(name, matching_prefix(name, ["ga-", "gan-"])) for name, _ in one] == one
+    assert [(name, matching_prefix(name, ["alt-nn1"])) for name, _ in two] == two
+    assert matching_prefix("x", ["-"]) is matching_prefix("-x", ["-"]) is None
 
 
 def network(nn: str, code: int = 0, accuracy: float = 0.5, **row: Any) -> dict[str, Any]:
