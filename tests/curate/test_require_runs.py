@@ -180,7 +180,7 @@ VALUES = {
 
 def test_prefixes_match_whole_segments() -> None:
     one, two = (
-        [("GA-1", 0), ("GAN", None), ("GAN-1", 1), ("ga", 0), ("x", None)],
+        [("GA-1", 0), ("GAN", 1), ("GAN-1", 1), ("ga", 0), ("gab", None)],
         [("alt-nn1-x", 0), ("alt-nn12-x", None)],
     )
     assert [(name, matching_prefix(name, ["ga-", "gan-"])) for name, _ in one] == one
