@@ -41,9 +41,6 @@ def cells_of(section: list[str]) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-# --- what falls under what ----------------------------------------------------------------------------------------------
-
-
 def test_each_of_our_categories_is_one_of_the_papers_eight() -> None:
     named = [ours for _, all_ours in CATEGORIES.values() for ours in all_ours]
     assert len(CATEGORIES) == 8
@@ -87,9 +84,6 @@ def test_each_reason_of_ours_has_a_class() -> None:
     assert [stated for stated, _ in FAILURES.values()] == [87, 70, 52, 139]
 
 
-# --- counts and sections ------------------------------------------------------------------------------------------------
-
-
 def test_only_what_is_not_executed_is_a_failure(tmp_path: Path) -> None:
     of = extractions.source(tmp_path)
     rows = [
@@ -111,7 +105,7 @@ def test_only_what_is_not_executed_is_a_failure(tmp_path: Path) -> None:
     assert failures_section(rows[3:]) == []
 
 
-def test_tables(written: Path) -> None:
+def test_tables(written: Path, tmp_path: Path) -> None:
     rows = read_blocks(written, COLUMNS)
     by_category = {cells[0]: cells[2:] for cells in cells_of(categories_section(rows))}
     assert list(by_category) == list(CATEGORIES)
@@ -125,9 +119,6 @@ def test_tables(written: Path) -> None:
     assert headline["validation pass rate, 95 % Wilson interval"].startswith("54.5 %, ")
     lines = pq.read_table(written / "blocks.parquet", columns=["n_lines"])["n_lines"].to_pylist()
     assert headline["total generated code, lines"] == str(sum(number or 0 for number in lines))
-
-
-def test_a_run_that_executes_nothing_validates_nothing(tmp_path: Path) -> None:
     of = extractions.source(tmp_path)
     extractions.write(
         tmp_path / "out",

@@ -113,9 +113,6 @@ def test_no_text_hides_code(name: str, tmp_path: Path, monkeypatch: pytest.Monke
         parse_code("# coding: latin-1\nx = 'é'\n")
 
 
-# --- through the commands ---------------------------------------------------------------------------------------------
-
-
 def write(folder: Path, files: dict[str, bytes]) -> Path:
     folder.mkdir(exist_ok=True)
     for name, data in files.items():
@@ -257,8 +254,6 @@ def test_synthesize(lemur_here: Command, library: Path, tmp_path: Path) -> None:
     assert [one["failed"] for one in attempts] == ["syntax"] * 2 * len(names)
     assert all("only UTF-8 and Latin-1 are read" in one["error"] for one in attempts)
 
-
-# --- values become no code --------------------------------------------------------------------------------------------
 
 #: What ends a line for Python, for some editors, or for a terminal.
 CONTROLS = ["\r\n", *"\r\n\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\0\x1b\x7f"]

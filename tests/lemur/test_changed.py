@@ -262,13 +262,6 @@ def test_files_that_no_kind_has_are_foreign(whole: dict[str, Path], tmp_path: Pa
             assert f"{name} is no file of this kind of folder" in (is_found(copy) or "")
 
 
-def test_a_link_is_foreign(whole: dict[str, Path], tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(whole["run"], tmp_path / "copy"))
-    (copy / "net.py").rename(tmp_path / "net.py")
-    (copy / "net.py").symlink_to(tmp_path / "net.py")
-    assert "net.py is a link" in (is_found(copy) or "")
-
-
 def test_the_card_opens_the_tables_of_the_folder(whole: dict[str, Path], tmp_path: Path) -> None:
     copy = Path(shutil.copytree(whole["snapshot"], tmp_path / "copy"))
     card = (copy / "README.md").read_text(encoding="utf-8")

@@ -111,7 +111,6 @@ def leftovers(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
-    """A snapshot made by the command in a folder of strays."""
     place = scatter(tmp_path_factory.mktemp("made"))
     write_rows(place / "rows.jsonl", some_rows())
     done = lemur("curate", "rows.jsonl", "--out", "out", "--jobs", 2, "--json", cwd=place)
@@ -121,7 +120,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder of strays with input."""
     folder = scatter(tmp_path / "place")
     write_rows(folder / "rows.jsonl", some_rows())
     return folder
@@ -131,9 +129,6 @@ def place(tmp_path: Path) -> Path:
 def snapshot(made: tuple[Path, Done], place: Path) -> Path:
     """A copy of the snapshot, to be harmed."""
     return Path(shutil.copytree(made[0], place / "out"))
-
-
-# --- what works -------------------------------------------------------------------------------------------------------
 
 
 def test_version_and_help(place: Path, lemur_here: Any) -> None:
@@ -247,9 +242,6 @@ def test_same_bytes(made: tuple[Path, Done], place: Path) -> None:
     assert one == two
 
 
-# --- verify -----------------------------------------------------------------------------------------------------------
-
-
 def rewrite(snapshot: Path, name: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
     """Change a table and its digest in the manifest, so that only its meaning is wrong."""
     (path,) = snapshot.glob(name)
@@ -347,9 +339,6 @@ def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
     assert any(item.name == "near duplicates" for item in verify(snapshot, jobs=1) if not item.ok)
 
 
-# --- what fails, and how ----------------------------------------------------------------------------------------------
-
-
 @table(__file__, "command.md", "What cannot be curated is told in one line", globals())
 def test_what_cannot_be_curated_is_told_in_one_line(
     place: Path, status: int, content: str | None, arguments: list[Any], parts: list[str], lemur_here: Any
@@ -436,9 +425,6 @@ def test_two_runs_at_once(made: tuple[Path, Done], place: Path) -> None:
     assert leftovers(place) == ["out"]
 
 
-# --- interrupted ------------------------------------------------------------------------------------------------------
-
-
 def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -448,7 +434,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 @pytest.fixture(scope="module")
 def many_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows that take some seconds."""
     dice = random.Random(2)
     rows = [{"nn": f"n-{i}", "nn_code": network(dice, 1000)} for i in range(500)]
     return write_rows(tmp_path_factory.mktemp("many") / "big.jsonl", rows)
@@ -517,9 +502,6 @@ def test_workers_end_with_a_command_that_is_killed(curating: subprocess.Popen[st
     assert len(children) >= 2
     curating.kill()
     assert_end(children)
-
-
-# --- a full disk ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

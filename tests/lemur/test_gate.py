@@ -261,7 +261,6 @@ def test_a_range_of_commits(repository: Path) -> None:
 
 
 def stated(accuracy: str) -> bytes:
-    """A file of statistics without a duration, whose accuracy is this text."""
     trial = {name: value for name, value in TRIAL.items() if name not in ("accuracy", "duration")}
     return f'[{{"accuracy": {accuracy}, {json.dumps(trial)[1:]}]'.encode()
 
@@ -299,7 +298,6 @@ def make_elsewhere(folder: Path, path: str, target: str | None) -> None:
 
 
 def read_refusals(text: str) -> dict[str, list[str]]:
-    """The findings of the command's JSON, by path."""
     return {file["path"]: [one["rule"] for one in file["findings"]] for file in json.loads(text)["files"]}
 
 
@@ -501,7 +499,6 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def run_step(name: str, cwd: Path, **given: str) -> subprocess.CompletedProcess[str]:
-    """Run a step of the action as its runner does."""
     (step,) = (step for step in read_yaml("action.yml")["runs"]["steps"] if step.get("name") == name)
     command = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]]
     changed = environment(PATH=search_path(), PYTHONPATH=str(cwd), **given)

@@ -64,9 +64,6 @@ def test_a_wrong_option_or_choice_gets_the_near_right_one(line: str, message: st
     assert suggest_near(wrong.value.format_message()).endswith(message)
 
 
-# --- lemur list -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("list")

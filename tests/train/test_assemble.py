@@ -29,13 +29,11 @@ FOUND = read_table(__file__, "assemble.md", "Found", globals())
 
 
 def recipe(slots: dict[str, Any], **more: Any) -> Recipe:
-    """A small network with such slots."""
     return Recipe.model_validate({**SMALL, "slots": slots, **more})
 
 
 @pytest.fixture(scope="module")
 def made(folder: Path) -> Network:
-    """A network with four found blocks."""
     mixing = {"mixup_alpha": 0.2, "cutmix_alpha": 1.0}
     return assemble(recipe(FOUND, augmentation=mixing, training={"clip_norm": 1.0, "schedule": "onecycle"}), folder)
 
@@ -99,7 +97,6 @@ def load(code: str) -> ModuleType:
 
 
 def net_of(made: Network, **prm: float) -> Any:
-    """The network, on the CPU."""
     torch.manual_seed(0)
     return load(made.code).Net((4, 3, 32, 32), (10,), {**made.prm, **prm}, torch.device("cpu"))
 
@@ -256,16 +253,13 @@ def test_a_transition_in_each_order(folder: Path, order: str, size: int, most: i
     assert sum(isinstance(module, torch.nn.MaxPool2d) for module in transition.modules()) == most
 
 
-def test_subsampling_after_a_maximum_is_the_maximum_at_stride_2() -> None:
+def test_orders_that_give_the_same() -> None:
     settings = (("conv_max_pool", "subsample"), ("conv_pool", "max_pool"))
     recipes = [recipe({"downsample": pool}, model={**SMALL["model"], "transition": order}) for order, pool in settings]
     first, second = (net_of(assemble(each, None)).eval() for each in recipes)
     second.load_state_dict(first.state_dict())
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(first(images), second(images))
-
-
-def test_a_downsampling_that_is_a_convolution_stands_alone() -> None:
     orders = ("pool_conv", "conv_pool", "conv_max_pool")
     texts = {
         assemble(recipe({}, model={**SMALL["model"], "transition": order}), None).code.partition("# Stages")[2]

@@ -26,9 +26,6 @@ def test_each_kind_is_found_by_what_it_does(folder: Path) -> None:
     assert names(dropping) == ["kit.drop.DropBranch"]
     residual = {one.block.rpartition(".")[2]: one for one in candidates("residual", folder, WIDTHS)}
     assert residual["PreAct"].facts["branch_end"] == "last"
-
-
-def test_those_that_fit_come_first_by_parameters_and_what_imports_more_than_torch_is_not_tried(folder: Path) -> None:
     found = candidates("attention", folder, WIDTHS)
     assert [one.fits for one in found] == sorted((one.fits for one in found), reverse=True)
     fitting = [one.parameters for one in found if one.parameters is not None]

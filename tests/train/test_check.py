@@ -47,9 +47,6 @@ def with_learn(statement: str) -> str:
     return TINY.replace(LEARN, f"{LEARN}        {statement}\n")
 
 
-# --- figures ------------------------------------------------------------------------------------------------------------
-
-
 def test_what_a_check_gives(learned: CheckResult) -> None:
     assert learned.status == "ok", learned.error
     assert learned.name == lemur_name(TINY, "tiny")
@@ -109,8 +106,6 @@ def test_accuracy_to_time() -> None:
     assert found == pytest.approx([0.5, 0.25, 0.0, 0.0])
 
 
-# --- what fails ---------------------------------------------------------------------------------------------------------
-
 FAULTS: dict[str, tuple[str, str, str]] = read_table(__file__, "check.md", "Faults", globals())
 
 
@@ -143,8 +138,6 @@ def test_other_requests_are_refused(data: Cifar10) -> None:
             check_nn(TINY, PRM, dataset=data, **asked)
     assert check_nn("", PRM, dataset=data).status == "contract"  # found without a sandbox
 
-
-# --- transforms ---------------------------------------------------------------------------------------------------------
 
 PLAIN = ("norm", "norm_32", "norm_64", "echo", "echo_128", "complex", "complex_64", "center_crop", "soft_pad")
 

@@ -52,7 +52,6 @@ json.dump([{name: answer.get(name) for name in names} for answer in answers], sy
 
 
 def file_of(text: str) -> str:
-    """Return the file that a block of the page is short for."""
     above, _, chain = text.rpartition("# constructor\n")
     init, is_chain, forward = chain.partition("# forward\n")
     if is_chain:
@@ -61,7 +60,6 @@ def file_of(text: str) -> str:
 
 
 def pair(case: Case) -> tuple[str, str]:
-    """Return the two files of a case."""
     if "from" in case.files:
         one = case.files.get("one") or case.files["plain"]
         before, after = (case.files[name].rstrip("\n") for name in ("from", "to"))

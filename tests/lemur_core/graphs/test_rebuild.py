@@ -24,8 +24,6 @@ from tests.builders.graphs import trace
 
 
 class Gate(nn.Module):
-    """Squeeze and excitation."""
-
     def __init__(self) -> None:
         super().__init__()
         self.fc1, self.fc2 = nn.Conv2d(16, 4, 1), nn.Conv2d(4, 16, 1)
@@ -35,8 +33,6 @@ class Gate(nn.Module):
 
 
 class Heads(nn.Module):
-    """Attention with a layer for all heads."""
-
     def __init__(self) -> None:
         super().__init__()
         self.qkv, self.proj, self.drop = nn.Linear(32, 96), nn.Linear(32, 32), nn.Dropout(0.1)
@@ -50,8 +46,6 @@ class Heads(nn.Module):
 
 
 class Tokens(nn.Module):
-    """Patches, with a token before them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.patch = nn.Conv2d(3, 8, 4, stride=4)
@@ -63,8 +57,6 @@ class Tokens(nn.Module):
 
 
 class ByMode(nn.Module):
-    """Another computation in each mode, and a buffer of its own."""
-
     seen: Tensor
 
     def __init__(self) -> None:
@@ -101,15 +93,11 @@ class Fourier(nn.Module):
 
 
 class Pairs(nn.Module):
-    """Distances between all pairs of rows."""
-
     def forward(self, x: Tensor) -> Tensor:
         return torch.cdist(x, x.flip(1)) * x.sum(-1, keepdim=True)
 
 
 class StraightThrough(nn.Module):
-    """A gradient of its own."""
-
     bound: Tensor
 
     def __init__(self) -> None:
@@ -157,7 +145,6 @@ def written(build: Callable[[], nn.Module], shape: Shape) -> tuple[Sized, Rebuil
 
 
 def constructed(made: Rebuilt, original: nn.Module) -> nn.Module:
-    """The module that a text defines, with the original's state."""
     space: dict[str, Any] = {}
     exec(made.source, space)
     module = space["Rebuilt"]()

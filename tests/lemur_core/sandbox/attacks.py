@@ -42,9 +42,6 @@ def _syscall(number: int, *arguments: object) -> None:
         raise OSError(ctypes.get_errno(), f"syscall {number}")
 
 
-# ---- ordinary work
-
-
 def double(payload: Payload) -> object:
     return {"doubled": int(str(payload["x"])) * 2}
 
@@ -129,9 +126,6 @@ def torch_step(payload: Payload) -> object:
     return all(gradient is not None and bool(torch.isfinite(gradient).all()) for gradient in gradients)
 
 
-# ---- network
-
-
 def network(payload: Payload) -> object:
     """Try every way to the test's own listeners on this machine."""
     port, udp, path, abstract = (payload[name] for name in ("tcp", "udp", "unix", "abstract"))
@@ -155,9 +149,6 @@ def network(payload: Payload) -> object:
         "pair": _try(lambda: [end.close() for end in socket.socketpair()]),
         "io_uring": _try(lambda: _syscall(425, 1, ctypes.create_string_buffer(120))),
     }
-
-
-# ---- files of others
 
 
 def meddle(payload: Payload) -> object:
@@ -191,9 +182,6 @@ def devices(payload: Payload) -> object:
         "chroot": _try(lambda: os.chroot(".")),
         "memfd": _try(lambda: os.close(os.memfd_create("x"))),
     }
-
-
-# ---- other processes
 
 
 def other_processes(payload: Payload) -> object:
@@ -265,9 +253,6 @@ def daemonise(payload: Payload) -> object:
         os.write(ends[1], str(daemon).encode())
         os._exit(0)
     return int(os.read(ends[0], 32))
-
-
-# ---- resources
 
 
 def allocate(payload: Payload) -> object:
@@ -623,9 +608,6 @@ def work_in_child(payload: Payload) -> object:
         os._exit(0)
     os.waitpid(child, 0)
     return "done"
-
-
-# ---- leaving early, lying about the result
 
 
 _LEAVE: dict[object, Callable[[int], object]] = {

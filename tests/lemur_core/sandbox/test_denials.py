@@ -51,7 +51,6 @@ def listeners(folder: Path) -> Iterator[tuple[dict[str, object], list[socket.soc
 
 
 def arrived(ends: list[socket.socket]) -> int:
-    """How many of the listeners heard something."""
     count = 0
     for end in ends:
         with contextlib.suppress(BlockingIOError):
@@ -89,16 +88,13 @@ def test_network_is_out_of_reach(run: Run, run_open: Run, folder: Path) -> None:
         assert arrived(ends) == 4
 
 
-def test_home_cannot_be_read(run: Run, box: Sandbox) -> None:
+def test_readable_places(run: Run, box: Sandbox, folder: Path) -> None:
     home = Path.home()
     with tempfile.NamedTemporaryFile(dir=home, prefix=".lemur-test-") as secret:
         secret.write(b"secret")
         secret.flush()
         assert run("read", path=secret.name).value in refusals(box)
     assert run("read", path=str(home)).value in refusals(box)
-
-
-def test_readable_places(run: Run, box: Sandbox, folder: Path) -> None:
     (folder / "secret").write_text("secret")
     checkout = Path(__file__).resolve().parents[3]
     for path in (folder / "secret", checkout / "pyproject.toml", Path("/etc/passwd"), Path("/etc/hostname")):
@@ -190,7 +186,7 @@ def test_confinement_cannot_be_undone(run: Run) -> None:
     assert set(run("lift_limits").value.values()) == {"refused"}
 
 
-def test_environment_is_scrubbed(run: Run) -> None:
+def test_environment_is_scrubbed_and_scratch_can_be_used(run: Run) -> None:
     found = run("describe").value
     environment = found["environment"]
     assert environment["HOME"] == environment["TMPDIR"] == found["temporary"] == found["folder"]
@@ -204,9 +200,6 @@ def test_environment_is_scrubbed(run: Run) -> None:
     }
     assert found["stdin"] == ""
     assert len(found["descriptors"]) == 5  # the three standard ones, the result's, and the listing's own
-
-
-def test_scratch_can_be_used(run: Run) -> None:
     assert run("write_scratch").value == "hello"
 
 

@@ -59,22 +59,12 @@ def test_workers_run_side_by_side(box: Sandbox) -> None:
     assert time.monotonic() - started < 3.5
 
 
-def test_unknown_entry(box: Sandbox) -> None:
-    entries = {"attacks:nothing": "AttributeError", "no_module:x": "ModuleNotFoundError", "attacks": "AttributeError"}
-    outcomes = list(box.run(Job(entry, entry, {}) for entry in entries))
-    assert {outcome.status for outcome in outcomes} == {Status.ERROR}
-    for outcome in outcomes:
-        assert outcome.error.startswith(f"could not be started: {entries[outcome.key]}: ")
-
-
-def test_payload_that_cannot_be_sent(box: Sandbox) -> None:
+def test_what_goes_wrong_before_a_job_runs(box: Sandbox) -> None:
     bad, good = box.run([Job("bad", "attacks:double", {"x": object()}), Job("good", "attacks:double", {"x": 1})])
     assert (bad.key, bad.status) == ("bad", Status.ERROR)
     assert bad.error.startswith("the payload cannot be sent")
     assert good.value == {"doubled": 2}
 
-
-def test_error_in_the_jobs_iterable(box: Sandbox) -> None:
     def jobs() -> Iterator[Job]:
         yield Job("1", "attacks:sleep", {"seconds": 0})
         raise KeyError("ours")
@@ -82,6 +72,11 @@ def test_error_in_the_jobs_iterable(box: Sandbox) -> None:
     with pytest.raises(KeyError, match="ours"):
         list(box.run(jobs()))
     assert next(iter(box.run([Job("after", "attacks:double", {"x": 1})]))).value == {"doubled": 2}
+    entries = {"attacks:nothing": "AttributeError", "no_module:x": "ModuleNotFoundError", "attacks": "AttributeError"}
+    outcomes = list(box.run(Job(entry, entry, {}) for entry in entries))
+    assert {outcome.status for outcome in outcomes} == {Status.ERROR}
+    for outcome in outcomes:
+        assert outcome.error.startswith(f"could not be started: {entries[outcome.key]}: ")
 
 
 def test_one_run_at_a_time(box: Sandbox) -> None:
