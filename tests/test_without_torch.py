@@ -16,6 +16,7 @@ from lemur_core.sandbox.runtime import Runtime, find_runtime
 from tests.builders import extractions
 from tests.builders.commands import LEMUR, environment
 from tests.builders.suites import read_files, read_table
+from tests.test_environments import NETWORK
 
 ROOT = Path(__file__).parents[1]
 LIGHT = [
@@ -24,7 +25,7 @@ LIGHT = [
     if not line.startswith("#")
 ]
 TEXTS = read_files(__file__, "without_torch.md")
-PLAIN, OTHER = TEXTS["PLAIN"], TEXTS["OTHER"]
+PLAIN, OTHER = NETWORK.format(first="", width=8, activation="torch.relu"), TEXTS["OTHER"]
 CODES = read_table(__file__, "without_torch.md", "Codes", globals())
 _ABSENT = "torch is not installed here; pip install numpy torch torchvision"
 #: Commands by what they need, with the line that they end with.
@@ -67,7 +68,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, lemur: Lemur) -> Path:
     with (base / "rows.jsonl").open("w", encoding="utf-8") as file:
         for name, code in CODES.items():
             row = {"nn": name, "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc"}
-            file.write(json.dumps(row | {"epoch": 1, "accuracy": 0.5, "duration": 1, "prm": '{"lr": 0.1}'}) + "\n")
+            file.write(
+                json.dumps(row | {"epoch": 1, "accuracy": 0.5, "duration": 1, "prm": '{"lr": 0.1, "momentum": 0.9}'})
+                + "\n"
+            )
             (base / f"{name}.py").write_text(code, encoding="utf-8")
     (base / "new").mkdir()
     (base / "new" / "other.py").write_text(CODES["other"].replace("Sequential", "ModuleList"), encoding="utf-8")

@@ -28,7 +28,6 @@ from manifests.folders.manifest import read_manifest
 from manifests.records import LemurRecord
 from tests.builders.commands import LEMUR, environment
 from tests.builders.commands import run_lemur as lemur
-from tests.builders.suites import table
 
 OURS = ("train", "extract", "curate", "manifests", "lemur_core", "lemur")
 STRAYS = (*OURS, "sandbox", "json", "pyarrow", "pickle", "multiprocessing")
@@ -337,16 +336,6 @@ def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
 
     edit_manifest(snapshot, count)
     assert any(item.name == "near duplicates" for item in verify(snapshot, jobs=1) if not item.ok)
-
-
-@table(__file__, "command.md", "What cannot be curated is told in one line", globals())
-def test_what_cannot_be_curated_is_told_in_one_line(
-    place: Path, status: int, content: str | None, arguments: list[Any], parts: list[str], lemur_here: Any
-) -> None:
-    if content is not None:
-        (place / "in.jsonl").write_text(content)
-    assert_one_line(lemur_here("curate", *arguments, "--out", "out", "--jobs", 1, cwd=place), status, *parts)
-    assert leftovers(place) == []
 
 
 def test_rows_of_which_none_can_be_used(place: Path, lemur_here: Any) -> None:

@@ -15,7 +15,7 @@ from extract.resolve.index import FactsIndex
 from extract.search.index import Filters
 from lemur.like import search_like
 from lemur_core.files.errors import UserError
-from tests.builders import extractions
+from tests.builders import extractions, synthesis
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "like.md")
@@ -65,7 +65,8 @@ def test_a_block_by_name(library: Path) -> None:
 
 def test_a_network_in_a_file(library: Path, tmp_path: Path) -> None:
     path = tmp_path / "net.py"
-    path.write_text(TEXTS["NETWORK"])
+    make = "self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())"
+    path.write_text(synthesis.network(make=make, use="x = self.body(x)", width=8))
     told = search_like(library, str(path), Filters(), count=5).splitlines()
     assert told[0] == f"like {path}"
     assert [line.split()[3].partition("@")[0] for line in told[2:]] == ["alpha", "beta", "gamma"]

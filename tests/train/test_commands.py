@@ -5,12 +5,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lemur_core.files.errors import UsageError, UserError
-from tests.builders.suites import read_files, table
+from tests.builders.suites import read_files
 from tests.builders.training import made_up_record
 from train.cli import read_numbers
 from train.compose.assemble import assemble_to
@@ -118,15 +117,3 @@ def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
     assert "stuck: timeout: nothing was finished within 3 s, in net.py:" in run.stderr
     assert run.stdout == ""
     assert json.loads((out / "record.json").read_text())["status"] == "timeout"
-
-
-@table(__file__, "commands.md", "What is wrong is one line", globals())
-def test_what_is_wrong_is_one_line(
-    arguments: tuple[str, ...], code: int, said: str, tmp_path: Path, lemur_here: Any
-) -> None:
-    done = lemur_here("train", *arguments, cwd=tmp_path)
-    assert done.returncode == code
-    assert said in " ".join(done.stderr.replace("│", " ").split())
-    if "╭" not in done.stderr:  # what Typer itself refuses stands in a box
-        assert done.stderr.strip().count("\n") == 0
-    assert "Traceback" not in done.stderr
