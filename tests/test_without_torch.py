@@ -135,17 +135,13 @@ def test_what_needs_torch_says_so_in_one_line(arguments: str, folder: Path, lemu
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("work", ["verify", "show", "list_items", "novelty"])
-def test_they_do_not_import_torch_where_it_is_installed(work: str, folder: Path) -> None:
-    calls = {
-        "verify": "lemur.folders.verify_folder(folder)",
-        "show": "lemur.folders.show('plain', [folder])",
-        "list_items": "lemur.folders.list_items(folder)",
-        "novelty": "curate.Snapshot(folder).novelty(folder.with_name('near.py').read_text(), graph=False)",
-    }
-    code = f"import sys, pathlib, curate, lemur.folders; folder = pathlib.Path(sys.argv[1]); {calls[work]}"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", f"{code}; sys.exit('torch' in sys.modules)", folder / "snapshot"],
-        check=False, capture_output=True, text=True, env=environment(),
-    )  # fmt: skip
+def test_they_do_not_import_torch_where_it_is_installed(folder: Path) -> None:
+    code = (
+        "import sys, pathlib, curate, lemur.folders as folders; folder = pathlib.Path(sys.argv[1])\n"
+        "folders.verify_folder(folder), folders.show('plain', [folder]), folders.list_items(folder)\n"
+        "curate.Snapshot(folder).novelty(folder.with_name('near.py').read_text(), graph=False)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-P", "-c", code, folder / "snapshot"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr

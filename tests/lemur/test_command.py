@@ -19,6 +19,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import load_dataset
 
 from curate.kinds import verify
 from curate.model.options import SPLIT_RATIOS
@@ -194,30 +195,16 @@ def test_the_licence_that_the_user_states(place: Path, lemur_here: Any) -> None:
 
 @pytest.mark.slow
 def test_load_dataset(made: tuple[Path, Done], tmp_path: Path) -> None:
-    out, _ = made
-    script = (
-        "import json, sys, warnings; warnings.simplefilter('ignore'); from datasets import load_dataset\n"
-        "names = (None, 'stats', 'decisions', 'networks')\n"
-        "loaded = {str(name): load_dataset(sys.argv[1], name) for name in names}\n"
-        "found = {name: {split: [len(part), part.column_names] for split, part in data.items()}"
-        " for name, data in loaded.items()}\n"
-        "found['nn'] = sorted(name for part in loaded['None'].values() for name in part['nn'])\n"
-        "print(json.dumps(found))"
-    )
-    offline = environment(HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script, str(out)], env=offline, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found, manifest = json.loads(done.stdout), read_manifest(out)
-    assert {split: count for split, (count, _) in found["None"].items()} == manifest.counts["splits"]
-    assert min(manifest.counts["splits"].values()) > 0
-    assert all(columns == list(LemurRecord.model_fields) for _, columns in found["None"].values())
-    assert found["decisions"]["full"][0] == manifest.counts["rows"]["input"]
-    rows = manifest.counts["rows"]
-    assert found["stats"]["train"][0] == rows["input"] - rows["invalid"]
-    assert found["networks"]["full"][0] == manifest.counts["codes"]
-    assert "ü–\U0001f600" in found["nn"]
+    names = (None, "stats", "decisions", "networks")
+    records, stats, decisions, networks = (load_dataset(str(made[0]), name, cache_dir=str(tmp_path)) for name in names)
+    counts = read_manifest(made[0]).counts
+    assert {split: len(part) for split, part in records.items()} == counts["splits"]
+    assert min(counts["splits"].values()) > 0
+    assert all(part.column_names == list(LemurRecord.model_fields) for part in records.values())
+    assert len(decisions["full"]) == counts["rows"]["input"]
+    assert len(stats["train"]) == counts["rows"]["input"] - counts["rows"]["invalid"]
+    assert len(networks["full"]) == counts["codes"]
+    assert "ü–\U0001f600" in {name for part in records.values() for name in part["nn"]}
 
 
 def files(folder: Path) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """LEMUR's contract, read from the code: what meets it, and the reason in one line for each way not to."""
 
-from tests.builders.suites import Case, suite, table
+from tests.builders.suites import table
 from tests.builders.training import TINY
 from train.model.contract import check_contract, lemur_digest, lemur_name
 
@@ -15,14 +15,14 @@ def changed(before: str, after: str) -> str:
     return GOOD.replace(before, after)
 
 
-@table(__file__, "contract_cases.md", "What meets it", globals() | {"TINY": TINY})
+@table(__file__, "contract.md", "What meets it", globals() | {"TINY": TINY})
 def test_what_meets_it(code: str) -> None:
     assert check_contract(code) is None
 
 
-@suite(__file__, "contract.md", verbs=("fault",))
-def test_what_does_not(case: Case) -> None:
-    assert check_contract(case.code) == case.one("fault")
+@table(__file__, "contract.md", "What does not", globals())
+def test_what_does_not(code: str, fault: str) -> None:
+    assert check_contract(code) == fault
 
 
 def test_digests_and_names_are_those_of_the_package() -> None:
