@@ -67,11 +67,7 @@ def snapshot(real_codes: list[str], tmp_path_factory: pytest.TempPathFactory) ->
     """A snapshot of 24 networks of LEMUR, traced and with conversations; the rows lie beside it."""
     folder = tmp_path_factory.mktemp("snapshot")
     (folder / "rows.jsonl").write_text(rows_of(real_codes[:24], "ga"), encoding="utf-8")
-    curate(
-        open_source(str(folder / "rows.jsonl")),
-        folder / "snapshot",
-        CurateOptions(chat=True, license="MIT"),
-    )
+    curate(open_source(str(folder / "rows.jsonl")), folder / "snapshot", CurateOptions(chat=True, license="MIT"))
     return folder / "snapshot"
 
 

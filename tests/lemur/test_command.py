@@ -33,9 +33,7 @@ from tests.builders.commands import run_lemur as lemur
 OURS = ("train", "extract", "curate", "manifests", "lemur_core", "lemur")
 STRAYS = (*OURS, "sandbox", "json", "pyarrow", "pickle", "multiprocessing")
 
-pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="signals and paths of POSIX"),
-]
+pytestmark = [pytest.mark.skipif(os.name != "posix", reason="signals and paths of POSIX")]
 
 
 def network(dice: random.Random, size: int = 14) -> str:

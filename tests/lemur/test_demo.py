@@ -169,10 +169,7 @@ def test_errors_name_the_stage(
 
 @pytest.mark.parametrize("error", [KeyError("ours"), OSError(errno.EIO, "of the disk"), Stop()])
 def test_our_own_bugs_and_ctrl_c_come_through(
-    tmp_path: Path,
-    toy: dict[str, BaseException | None],
-    error: BaseException,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, toy: dict[str, BaseException | None], error: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
     toy["run"] = error
     with pytest.raises(type(error)):

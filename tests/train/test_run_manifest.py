@@ -24,13 +24,7 @@ from train.model.recipe import Recipe
 from train.model.slots import Filler
 from train.runs.job import EpochFigures, read_record
 from train.runs.run import Resources
-from train.runs.run_folder import (
-    canonical_json,
-    read_identity,
-    recipe_text,
-    record_text,
-    write_run_manifest,
-)
+from train.runs.run_folder import canonical_json, read_identity, recipe_text, record_text, write_run_manifest
 from train.studies.ablation import FULL, ablation_page, read_study, write_study
 from train.studies.study import Study
 

@@ -426,12 +426,7 @@ def test_nothing_is_asked_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        {"name": "another"},
-        {"sampling": Sampling(temperature=0.1)},
-        {"sampling": Sampling(max_tokens=20)},
-    ],
+    "other", [{"name": "another"}, {"sampling": Sampling(temperature=0.1)}, {"sampling": Sampling(max_tokens=20)}]
 )
 def test_another_question_is_asked(other: dict[str, Any]) -> None:
     with serving(lambda request, number: f"text {number}") as server:

@@ -351,10 +351,7 @@ def test_no_code(answer: str) -> None:
         code_in(answer)
 
 
-@pytest.mark.parametrize(
-    "sign",
-    ["`", "```\n", "`" * 99 + "\n", " ", "~", "<think>", "</think>"],
-)
+@pytest.mark.parametrize("sign", ["`", "```\n", "`" * 99 + "\n", " ", "~", "<think>", "</think>"])
 def test_an_answer_of_signs_is_read_in_no_time(sign: str) -> None:
     answer = sign * ((1 << 20) // len(sign))
     started = time.monotonic()
