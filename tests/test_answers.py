@@ -188,7 +188,6 @@ ODD: list[Any] = [
 
 
 def list_places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container in a value with each of its keys."""
     for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield value, key
         yield from list_places(part)
@@ -224,7 +223,6 @@ def read(stage: SandboxStage[Any], value: Any) -> Reply[Any]:
 
 
 def check_reply(guest: str, reply: Reply[Any]) -> None:
-    """What is read is clean, and can be used."""
     if reply.answer is None:
         assert reply.outcome.status is Status.CRASHED
         assert reply.outcome.error.startswith("invalid answer: ")

@@ -107,20 +107,11 @@ def _unreachable(*_: object, **__: object) -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_some_damaged_folders(
-    folders: dict[str, Path], tmp_path: Path, lemur_here: Run, in_time: Callable[[], None]
+@pytest.mark.parametrize(("seed", "count"), [(0, 24), *(pytest.param(n, 60, marks=pytest.mark.slow) for n in (1, 2))])
+def test_damaged_folders(
+    seed: int, count: int, folders: dict[str, Path], tmp_path: Path, lemur_here: Run, in_time: Callable[[], None]
 ) -> None:
-    wrong = [try_folder(f"0 {n}", folders, tmp_path / str(n), lemur_here, in_time, 1) for n in range(24)]
-    assert [fault for fault in wrong if fault] == []
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("hub")
-@pytest.mark.parametrize("seed", [1, 2])
-def test_many_damaged_folders(
-    seed: int, folders: dict[str, Path], tmp_path: Path, lemur_here: Run, in_time: Callable[[], None]
-) -> None:
-    wrong = [try_folder(f"{seed} {n}", folders, tmp_path / str(n), lemur_here, in_time, 1) for n in range(60)]
+    wrong = [try_folder(f"{seed} {n}", folders, tmp_path / str(n), lemur_here, in_time, 1) for n in range(count)]
     assert [fault for fault in wrong if fault] == []
 
 

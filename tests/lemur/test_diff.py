@@ -63,7 +63,7 @@ def both(tmp_path: Path) -> tuple[str, str]:
     return corpus(tmp_path / "before.jsonl", *before), corpus(tmp_path / "after.jsonl", *after)
 
 
-def test_each_kind_of_change(both: tuple[str, str]) -> None:
+def test_each_kind_of_change(both: tuple[str, str], tmp_path: Path) -> None:
     difference = diff(*both)
     assert [tuple(change) for change in difference.changes] == [
         ("new", "c-own", *[None] * 6),
@@ -80,6 +80,8 @@ def test_each_kind_of_change(both: tuple[str, str]) -> None:
     back = diff(*reversed(both))
     assert back.counts() == {**difference.counts(), "copied": 0, "gone": 1, "new": 1}
     assert not diff(both[0], both[0]).changes
+    with pytest.raises(UserError, match="no such file or folder"):
+        diff(tmp_path / "missing.jsonl", tmp_path / "missing.jsonl")
 
 
 def test_the_command_prints_a_release_note_and_writes_a_table(
@@ -111,8 +113,3 @@ def test_snapshots_compare_all_their_networks_and_what_they_compute(tmp_path: Pa
     assert difference.totals["networks"] == (1, 2)  # whether it was kept or not
     (change,) = [one for one in difference.changes if one.nn == "b-2"]
     assert (change.change, change.other) == ("recomputed", "a-1")
-
-
-def test_what_is_no_corpus_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such file or folder"):
-        diff(tmp_path / "missing.jsonl", tmp_path / "missing.jsonl")

@@ -153,10 +153,14 @@ def test_a_line_that_cannot_be_read(lemur_here: Callable[..., Any], tmp_path: Pa
         assert "Usage: lemur" in done.stdout
 
 
-def test_a_signal_during_a_finalizer_is_not_lost() -> None:
+def test_a_signal_during_a_finalizer_is_not_lost_and_one_after_the_command_silent() -> None:
     """Python ignores what a `__del__` raises: Ctrl-C went by, and the command ran to its end."""
     done = subprocess.run([sys.executable, "-c", TEXTS["_IN_A_FINALIZER"]], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("ended 130\n", "")
+    script = "import atexit, os, lemur\natexit.register(os.kill, os.getpid(), 2)\nlemur.main()"
+    command = [sys.executable, "-P", "-c", script, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (-2, "")
 
 
 @pytest.mark.parametrize(
@@ -171,14 +175,6 @@ def test_a_signal_while_the_commands_are_imported_is_one_line(imports: int, name
     assert done.stderr == (
         "lemur: interrupted; no partial output was written, finished work is cached: run again to resume\n"
     )
-
-
-def test_a_signal_after_the_command_is_silent() -> None:
-    """As while Python ends: no exception has anywhere to go."""
-    script = "import atexit, os, lemur\natexit.register(os.kill, os.getpid(), 2)\nlemur.main()"
-    command = [sys.executable, "-P", "-c", script, "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (-2, "")
 
 
 # Pipes and devices where a command reads or writes a file: refused in one line, before anything waits for them.

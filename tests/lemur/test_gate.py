@@ -91,7 +91,7 @@ def test_statistics(folder: str, file: str, change: dict[str, Any], finding: str
     assert all(one.message.startswith(finding or "?") for one in findings)
 
 
-def test_statistics_without_trials() -> None:
+def test_statistics_without_trials_or_gaps() -> None:
     path = "stat/train/img-classification_cifar-10_acc_mine/1.json"
     for data in (b"[]", b"{}", b"[1]"):
         (finding,) = inspect({"mine": ()}.get, path, data)
@@ -99,6 +99,9 @@ def test_statistics_without_trials() -> None:
     trial = {name: value for name, value in TRIAL.items() if name not in ("momentum", "transform")}
     (finding,) = inspect({"mine": ("lr", "momentum")}.get, path, json.dumps([trial]).encode())
     assert finding.message == "trial 1: lacks momentum, transform"
+    trials = trials_of({"a": [(0.5, 1), (0.6, 2), (0.7, 3)]})
+    given = {path: rows for path, rows in trials.items() if not path.endswith("2.json")}
+    assert list(find_untrained(given, trials.keys())) == []
 
 
 @table(__file__, "gate.md", "Names", globals())
@@ -134,12 +137,6 @@ def test_statistics_that_no_training_gives(
     for path, message in faults.items():
         assert found[path].message.startswith(message), found[path].message
         assert found[path].rule == "statistics"
-
-
-def test_epochs_that_are_there_are_no_gap() -> None:
-    trials = trials_of({"a": [(0.5, 1), (0.6, 2), (0.7, 3)]})
-    given = {path: rows for path, rows in trials.items() if not path.endswith("2.json")}
-    assert list(find_untrained(given, trials.keys())) == []
 
 
 ARCH_UID = """import hashlib, re
@@ -439,17 +436,13 @@ def search_path() -> str:
     return f"{LEMUR.parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def test_the_hook_takes_networks_and_statistics() -> None:
+def test_the_hook_takes_networks_and_statistics_and_runs(repository: Path, snapshot: str) -> None:
     (hook,) = read_yaml(".pre-commit-hooks.yaml")
     taken = [*statistics("mine"), "ab/nn/nn/mine.py", "ab/nn/nn/sub", "ab/nn/nn", "ab/nn/stat/train", "ab/nn", "ab"]
     left = ["ab/nn/api.py", "ab/nn/nn.py", "README.md", "x/ab/nn/nn/mine.py", "abc/nn/nn/mine.py"]
     for path in (*taken, *left):
         assert bool(re.search(hook["files"], path)) is (path in taken), path
     assert hook["types"] == []  # of `file`, the default, links and submodules are not
-
-
-def test_the_hook_runs(repository: Path, snapshot: str) -> None:
-    """As pre-commit runs it: its words, the arguments of the configuration, then the files."""
     (hook,) = read_yaml(".pre-commit-hooks.yaml")
     assert hook["args"][0] == "--against"
     write(repository, {"ab/nn/nn/mine.py": TEXTS["OTHER"]})

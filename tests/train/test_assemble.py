@@ -126,17 +126,6 @@ def test_the_file_tells_what_it_is(made: Network, folder: Path) -> None:
     assert made.recipe.model.name == made.name == "small"
 
 
-def test_the_branch_ends_in_attention_and_stochastic_depth(made: Network) -> None:
-    net = net_of(made, stochastic_depth=0.4)
-    residual = [module for module in net.modules() if type(module).__name__ == "PreAct"]
-    assert [[type(part).__name__ for part in block.last] for block in residual] == [["Gate", "DropBranch"]] * 3
-    assert [round(block.last[1].drop_prob, 6) for block in residual] == [0.0, 0.2, 0.4]
-    torch.nn.init.zeros_(residual[0].conv.weight)
-    torch.nn.init.zeros_(residual[0].conv.bias)
-    inputs = torch.randn(2, 8, 8, 8)
-    assert torch.equal(residual[0].eval()(inputs), inputs)
-
-
 def test_it_runs_learns_and_pickles(made: Network) -> None:
     net = net_of(made)
     images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
@@ -156,9 +145,17 @@ def test_it_runs_learns_and_pickles(made: Network) -> None:
     assert len(weights["params"]) + len(others["params"]) == len(list(net.parameters()))
     with pytest.raises(FloatingPointError, match="in step 13; lower lr"):
         net.learn([(images.fill_(float("nan")), labels)])
+    net = net_of(made, stochastic_depth=0.4)
+    residual = [module for module in net.modules() if type(module).__name__ == "PreAct"]
+    assert [[type(part).__name__ for part in block.last] for block in residual] == [["Gate", "DropBranch"]] * 3
+    assert [round(block.last[1].drop_prob, 6) for block in residual] == [0.0, 0.2, 0.4]
+    torch.nn.init.zeros_(residual[0].conv.weight)
+    torch.nn.init.zeros_(residual[0].conv.bias)
+    inputs = torch.randn(2, 8, 8, 8)
+    assert torch.equal(residual[0].eval()(inputs), inputs)
 
 
-def test_the_file_is_clean(made: Network, tmp_path: Path) -> None:
+def test_the_file_is_clean_and_the_same_from_another_process(made: Network, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "net.py").write_text(made.code, encoding="utf-8")
     done = subprocess.run([sys.executable, "-m", "pyflakes", "net.py"], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
@@ -169,9 +166,6 @@ def test_the_file_is_clean(made: Network, tmp_path: Path) -> None:
     }
     assert imported <= {"torch", "torchvision"} | sys.stdlib_module_names
     assert max(map(len, made.code.splitlines())) <= 120
-
-
-def test_the_same_bytes_from_another_process(made: Network, folder: Path) -> None:
     assert made.recipe is not None
     script = (
         "import sys; from pathlib import Path; from train.compose.assemble import assemble; from train.model.recipe import Recipe; "
@@ -275,15 +269,6 @@ def test_refused(slots: dict[str, Any], said: str, folder: Path) -> None:
     assert said in str(caught.value)
 
 
-def test_refused_without_a_folder_or_out_of_range() -> None:
-    for wanted, said in (
-        (recipe({"attention": "Gate"}), "no part 'Gate'; built in: 'none'; for blocks, pass --in DIR"),
-        (recipe({}, training={"learning_rate": 2.0}), r"training.learning_rate: 2.0; the hyperparameters of LEMUR"),
-    ):
-        with pytest.raises(UserError, match=said):
-            assemble(wanted, None)
-
-
 def test_a_slot_may_be_computed_in_float32(folder: Path) -> None:
     made = assemble(recipe({**FOUND, "downsample": {"use": "kit.pool.Blur", "float32": True}}), folder)
     net = net_of(made)
@@ -308,3 +293,9 @@ def test_shipped_recipes_are_valid_and_the_plain_one_needs_no_folder() -> None:
     made = assemble(load_recipe(SHIPPED / "plain.toml"), None)
     assert not made.ingredients
     assert check_contract(made.code) is None
+    for wanted, said in (
+        (recipe({"attention": "Gate"}), "no part 'Gate'; built in: 'none'; for blocks, pass --in DIR"),
+        (recipe({}, training={"learning_rate": 2.0}), r"training.learning_rate: 2.0; the hyperparameters of LEMUR"),
+    ):
+        with pytest.raises(UserError, match=said):
+            assemble(wanted, None)

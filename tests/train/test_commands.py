@@ -46,7 +46,7 @@ def test_what_arguments_are_read_as(tmp_path: Path) -> None:
             call()
 
 
-def test_a_network_states_its_hyperparameters_or_is_given_them(tmp_path: Path) -> None:
+def test_a_network_states_its_hyperparameters_and_is_trained_with_them(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(NET)
     assert network_in(path, None).prm == {"lr": 0.1, "momentum": 0.9}
@@ -57,9 +57,6 @@ def test_a_network_states_its_hyperparameters_or_is_given_them(tmp_path: Path) -
     path.write_text("x = 1\n")
     with pytest.raises(UserError, match=r"mine\.py: does not meet LEMUR's contract: "):
         network_in(path, "{}")
-
-
-def test_a_file_is_trained_with_its_own_hyperparameters(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(NET)
     net = network_in(path, '{"lr": 0.05, "momentum": 0.8, "batch": 16, "dropout": 0.3}')

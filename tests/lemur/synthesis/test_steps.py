@@ -82,11 +82,6 @@ def test_what_is_refused(code: str, step: str, error: str) -> None:
     assert one.steps_passed == STEPS[: STEPS.index(step)]
 
 
-def test_where_it_is_refused() -> None:
-    assert read("x = 1\n\ndef (\n").fault == {"step": "syntax", "error": "invalid syntax", "line": 3}
-    assert (read("import torch\nimport math\nimport os\n").fault or {})["line"] == 3
-
-
 DEEP = {
     "a sum": "x = " + "+".join(["1"] * 900),
     "a longer sum": "x = " + "+".join(["1"] * 9000),
@@ -117,11 +112,13 @@ def test_any_text_is_read_or_refused(parts: list[str]) -> None:
     assert one.step in ("syntax", "policy", "closed", "contract")
 
 
-def test_the_class_that_is_asked_for() -> None:
+def test_the_class_that_is_asked_for_and_lines() -> None:
     one = read(HEAD + REST, "SqueezeGate")
     assert one.fault == {"step": "contract", "error": "the file defines no class SqueezeGate"}
     assert read(HEAD + "class SqueezeGate(nn.Module):\n    pass\n" + REST, "SqueezeGate").step is None
     assert read(HEAD + REST).step is None
+    assert read("x = 1\n\ndef (\n").fault == {"step": "syntax", "error": "invalid syntax", "line": 3}
+    assert (read("import torch\nimport math\nimport os\n").fault or {})["line"] == 3
 
 
 def test_nothing_hides_in_what_is_shown(gate: RequestedBlock) -> None:

@@ -373,7 +373,6 @@ def snapshot(tried: SimpleNamespace) -> Path:
 
 
 def test_accepted_networks_are_curated(tried: SimpleNamespace, snapshot: Path) -> None:
-    """Each of them is new beside the others, so all are kept."""
     assert failed_checks(snapshot) == {}
     accepted = tried.counts["accepted"]
     assert read_manifest(snapshot).counts["rows"]["kept"] == accepted

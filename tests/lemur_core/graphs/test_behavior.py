@@ -15,7 +15,6 @@ from tests.builders.twins import CASE, DIFFERENT, NET, PLAIN, SAME
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder for the file that the network is loaded from."""
     monkeypatch.chdir(tmp_path)
 
 

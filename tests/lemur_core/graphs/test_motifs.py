@@ -215,17 +215,14 @@ def test_a_part_is_what_its_module_computes_by_itself() -> None:
         assert len(found["joined"].writes) == (3 if train else 0)  # mean, variance, batches
         wider = identities(_gate(12, train=train))
         assert (wider.exact != gate.exact, wider.widths == gate.widths) == (True, True)
-
-
-def _gate(width: int, *, train: bool) -> Graph:
-    return trace(lambda: Gate(width), lambda: [torch.randn(2, width, 9, 9)], train=train)
-
-
-def test_small_modules_are_left_out() -> None:
     whole = trace(Network, lambda: [torch.randn(2, 3, 16, 16)])
     assert {"stem.0", "joined.norm"} <= parts(whole, least=1).keys()
     assert not parts(whole, least=100)
     assert parts(canonical(Graph((), ()))) == {}
+
+
+def _gate(width: int, *, train: bool) -> Graph:
+    return trace(lambda: Gate(width), lambda: [torch.randn(2, width, 9, 9)], train=train)
 
 
 def test_a_norm_of_which_only_the_statistics_are_used_has_idle_parameters() -> None:

@@ -158,14 +158,14 @@ def test_an_outcome_is_kept_by_our_code_that_runs(tmp_path: Path, monkeypatch: p
     assert digests[-1] == digests[-2]
 
 
-def test_a_damaged_store_is_dropped_with_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_store_is_dropped_and_one_that_cannot_be_opened_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sandbox").mkdir()
     (tmp_path / "sandbox" / "outcomes.sqlite").write_bytes(b"no database" * 100)
     assert ask("a")[0].status is Status.OK
     assert "outcomes.sqlite is damaged and was dropped" in capsys.readouterr().err
 
-
-def test_a_store_that_cannot_be_opened_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, **_: object) -> None:
         raise sqlite3.OperationalError("unable to open database file")
 
