@@ -26,7 +26,7 @@ LIGHT = [
 ]
 TEXTS = read_files(__file__, "without_torch.md")
 PLAIN, OTHER = NETWORK.format(first="", width=8, activation="torch.relu"), TEXTS["OTHER"]
-CODES = read_table(__file__, "without_torch.md", "Codes", globals())
+CODES = {"plain": PLAIN, "near": PLAIN.replace("lr=prm", "weight_decay=0.1, lr=prm"), "other": OTHER}
 _ABSENT = "torch is not installed here; pip install numpy torch torchvision"
 #: Commands by what they need, with the line that they end with.
 REFUSED = read_table(__file__, "without_torch.md", "Refused", globals())

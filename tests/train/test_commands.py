@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lemur_core.files.errors import UsageError, UserError
-from tests.builders.suites import read_files
+from tests.builders import synthesis
 from tests.builders.training import made_up_record
 from train.cli import read_numbers
 from train.compose.assemble import assemble_to
@@ -17,8 +17,7 @@ from train.model.recipe import Recipe, agree_on_training, find_recipe, network_i
 from train.runs.run_folder import run_text
 
 LEMUR = Path(sys.executable).with_name("lemur")
-TEXTS = read_files(__file__, "commands.md")
-NET = TEXTS["NET"]
+NET = '# Prm:     {"lr": 0.1, "momentum": 0.9}\n' + synthesis.network()
 
 
 def lemur(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -107,7 +106,7 @@ def test_assemble_writes_a_file_that_run_takes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
     net = tmp_path / "stuck.py"
-    net.write_text(NET.replace("        return self.layers(x)", "        while True: pass"))
+    net.write_text(NET.replace("        x = self.stem(x).relu()", "        while True: pass"))
     out = tmp_path / "out"
     run = lemur("run", net, "--data", "synthetic:200", "--held-out", "50", "--out", out, "--step-limit", "3")
     assert run.returncode == 1

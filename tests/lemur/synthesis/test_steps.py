@@ -29,26 +29,7 @@ from lemur_core.sandbox.cached import CachedSandbox
 from tests.builders import synthesis
 from tests.builders.suites import table
 
-REST = """
-
-def supported_hyperparameters():
-    return {"lr"}
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.head = nn.Linear(3, out_shape[0])
-
-    def forward(self, x):
-        return self.head(x.mean((2, 3)))
-
-    def train_setup(self, prm):
-        pass
-
-    def learn(self, train_data):
-        pass
-"""
+REST = synthesis.network(head="")
 HEAD = "import torch\nfrom torch import nn\n"
 
 

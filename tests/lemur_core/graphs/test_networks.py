@@ -52,10 +52,9 @@ json.dump([{name: answer.get(name) for name in names} for answer in answers], sy
 
 
 def file_of(text: str) -> str:
-    above, _, chain = text.rpartition("# constructor\n")
-    init, is_chain, forward = chain.partition("# forward\n")
+    init, is_chain, forward = text.partition("# forward\n")
     if is_chain:
-        text = above + CHAIN.format(init=indent(init, " " * 8), forward=indent(forward, " " * 8))
+        text = CHAIN.format(init=indent(init, " " * 8), forward=indent(forward, " " * 8))
     return text if re.search(r"^(import|from) torch", text, re.M) else HEAD + text
 
 
