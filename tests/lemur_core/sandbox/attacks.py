@@ -52,7 +52,6 @@ def sleep(payload: Payload) -> object:
 
 
 def describe(payload: Payload) -> object:
-    """The surroundings of a job."""
     return {
         "environment": dict(os.environ),
         "folder": str(Path.cwd()),
@@ -113,7 +112,6 @@ def neighbours(payload: Payload) -> object:
 
 
 def torch_step(payload: Payload) -> object:
-    """One training step with two threads: the kind of work the sandbox is for."""
     import torch
 
     torch.set_num_threads(2)
@@ -127,7 +125,6 @@ def torch_step(payload: Payload) -> object:
 
 
 def network(payload: Payload) -> object:
-    """Try every way to the test's own listeners on this machine."""
     port, udp, path, abstract = (payload[name] for name in ("tcp", "udp", "unix", "abstract"))
 
     def connect(family: int, kind: int, address: object) -> Callable[[], object]:
@@ -152,7 +149,6 @@ def network(payload: Payload) -> object:
 
 
 def meddle(payload: Payload) -> object:
-    """Try to change a file, and its folder, that lie outside the scratch folder. The test made both."""
     file = Path(str(payload["file"]))
     return {
         "write": _try(lambda: file.open("r+b").close()),
@@ -256,7 +252,6 @@ def daemonise(payload: Payload) -> object:
 
 
 def allocate(payload: Payload) -> object:
-    """Four gigabytes by a library's allocator."""
     library = importlib.import_module(str(payload["library"]))
     kept = [library.ones(256 * 2**20, dtype=library.uint8) for _ in range(16)]
     return len(kept)
@@ -330,7 +325,6 @@ def _write(file: int, mebibytes: int) -> None:
 
 
 def _unnamed(mebibytes: int) -> int:
-    """An open file without a name."""
     file = os.open("gone", os.O_RDWR | os.O_CREAT, 0o600)
     Path("gone").unlink()
     _write(file, mebibytes)
