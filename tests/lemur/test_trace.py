@@ -179,14 +179,6 @@ def test_a_damaged_extraction_is_told(extraction: Path, tmp_path: Path, text: st
         trace(ATTENTION, [folder])
 
 
-def test_rows_of_a_file_are_told_by_their_number(tmp_path: Path) -> None:
-    rows = Input(name="rows.jsonl", sha256="7" * 64, bytes=1)
-    folder = snapshot(tmp_path / "s", {"a": "x = 1\n", "b": "x = 2\n", "c": "x = 3\n"}, "rows.jsonl", [rows], [])
-    links = trace("b", [folder])
-    assert named(links, "input") == ["rows.jsonl"]
-    assert named(links, "source") == ["row 1 of rows.jsonl"]
-
-
 def test_a_block_is_followed_to_the_lines_of_its_release(extraction: Path) -> None:
     links = trace("Attention", [extraction])
     assert [link.what for link in links] == ["block", "release", "source", "with", "manifest"]
@@ -252,13 +244,18 @@ def test_what_is_not_there(lemur: Path, extraction: Path, wanted: str, message: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_rows_or_manifest(lemur: Path, tmp_path: Path) -> None:
+def test_rows_of_a_file_and_folders_without_rows_or_manifest(lemur: Path, tmp_path: Path) -> None:
     text = (lemur / "manifest.json").read_text().replace('"snapshot"', '"sensitivity"')
     (lemur / "manifest.json").write_text(text)
     with pytest.raises(UserError, match="contains a sensitivity, which has no items; pass one of ablation, "):
         trace("net-a", [lemur])
     with pytest.raises(UserError, match=r"no manifest\.json; not a finished lemur folder"):
         trace("net-a", [tmp_path])
+    rows = Input(name="rows.jsonl", sha256="7" * 64, bytes=1)
+    folder = snapshot(tmp_path / "s", {"a": "x = 1\n", "b": "x = 2\n", "c": "x = 3\n"}, "rows.jsonl", [rows], [])
+    links = trace("b", [folder])
+    assert named(links, "input") == ["rows.jsonl"]
+    assert named(links, "source") == ["row 1 of rows.jsonl"]
 
 
 def test_the_command(lemur: Path, lemur_here: Any) -> None:

@@ -47,13 +47,6 @@ def test_a_second_time_nothing_is_run(folder: Path, monkeypatch: pytest.MonkeyPa
         candidates("downsample", folder, (4, 8))
 
 
-def test_a_candidate_tells_itself_in_a_line() -> None:
-    right = SlotCandidate("kit@1::Blur", True, None, "channels=channels", 0, {"antialiased": True, "stride": 1})
-    assert right.line() == "fits kit@1::Blur(channels=channels): 0 parameters, antialiased, stride 1"
-    wrong = SlotCandidate("kit@1::Post", False, "has no identity shortcut", "dim=channels", None, {})
-    assert wrong.line() == "no   kit@1::Post: has no identity shortcut"
-
-
 def test_wrong_questions(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="slot 'neck': there are stem, residual"):
         candidates("neck", folder)
@@ -79,3 +72,7 @@ def test_blocks_are_found_by_the_end_of_their_names(folder: Path) -> None:
     assert library.near("Gait") == ["kit@1.0::kit.gates.Gate"]
     with pytest.raises(UserError, match=r"2 blocks are named 'Blur': kit@1.0::kit.pool.Blur, kit@1.0::other.pool.Blur"):
         library.find("Blur")
+    right = SlotCandidate("kit@1::Blur", True, None, "channels=channels", 0, {"antialiased": True, "stride": 1})
+    assert right.line() == "fits kit@1::Blur(channels=channels): 0 parameters, antialiased, stride 1"
+    wrong = SlotCandidate("kit@1::Post", False, "has no identity shortcut", "dim=channels", None, {})
+    assert wrong.line() == "no   kit@1::Post: has no identity shortcut"

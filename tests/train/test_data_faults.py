@@ -55,13 +55,19 @@ def test_no_known_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: 
     assert error_of(source, tmp_path) == said
 
 
-def test_one_file_is_one_split(tmp_path: Path) -> None:
+def test_files_that_are_missing(tmp_path: Path) -> None:
     folder = cifar_files.write_parquet(tmp_path / "in", MADE)
     assert error_of(folder / TRAIN, tmp_path).startswith(f"{folder / TRAIN}: is not a folder")
     (folder / TRAIN).rename(folder / "all.parquet")
     assert error_of(folder, tmp_path) == (
         f"{folder}: holds test-*.parquet and no train-*.parquet; put the files of both splits there"
     )
+    folder = cifar_files.write_python(tmp_path, MADE)
+    (folder / "data_batch_4").unlink()
+    (folder / "test_batch").unlink()
+    said = "data_batch_4, test_batch missing; get the complete Python version of CIFAR-10"
+    assert error_of(folder, tmp_path) == f"{folder}: {said}"
+    assert error_of(f"torchvision:{tmp_path}", tmp_path) == f"{folder}: {said}"
 
 
 IMAGES = [cifar_files.encode(image) for image in MADE.train_images[:3]]
@@ -129,15 +135,6 @@ def test_wrong_counts(tmp_path: Path) -> None:
         f"{folder}: the train split has 4,999 images of label 0 (2 labels are off), "
         "CIFAR-10 has 5,000 of each; get the data set again"
     )
-
-
-def test_missing_batches(tmp_path: Path) -> None:
-    folder = cifar_files.write_python(tmp_path, MADE)
-    (folder / "data_batch_4").unlink()
-    (folder / "test_batch").unlink()
-    said = "data_batch_4, test_batch missing; get the complete Python version of CIFAR-10"
-    assert error_of(folder, tmp_path) == f"{folder}: {said}"
-    assert error_of(f"torchvision:{tmp_path}", tmp_path) == f"{folder}: {said}"
 
 
 class Attack:

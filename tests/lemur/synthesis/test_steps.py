@@ -244,7 +244,7 @@ def test_who_learns(box: CachedSandbox) -> None:
         assert why in refused[number][1]
 
 
-def test_a_process_has_no_labels_of_unseen_images() -> None:
+def test_unseen_labels_stay_here_and_only_scores_that_follow_them_confirm() -> None:
     """Each run has its own images, seed and labels, and the same ones every time."""
     code = synthesis.network()
     tasks = [confirming._draw(code, "Net", run, PRM, 5) for run in (0, 1, 0)]
@@ -255,18 +255,6 @@ def test_a_process_has_no_labels_of_unseen_images() -> None:
         assert json.dumps(labels) not in json.dumps([getattr(task, name) for name in task.__slots__])
         assert (task.seed, task.images, labels) != (other.seed, other.images, others)
         assert task.images[:1000] != task.unseen[:1000]
-
-
-@pytest.mark.parametrize(
-    "value", [None, {}, [], {"train": [], "eval": []}, {"train": [[0.0]], "eval": [[0.0] * 10] * 20}]
-)
-def test_a_report_that_is_made_up_confirms_nothing(value: object) -> None:
-    reply = CONFIRM.read(Outcome("0", Status.OK, value))
-    _, labels = confirming._draw("", "Net", 0, PRM, 5)
-    assert not isinstance(reply.answer, ScoreChange) or not confirming._has_learned(reply.answer, labels)
-
-
-def test_only_scores_that_follow_the_labels_confirm() -> None:
     _, labels = confirming._draw("", "Net", 0, PRM, 5)
     used = sorted(set(labels))
     right = tuple(tuple(float(label == column) for column in range(10)) for label in labels)
@@ -277,6 +265,15 @@ def test_only_scores_that_follow_the_labels_confirm() -> None:
     for wrong in (turned, even, right[::-1], right[1:]):
         assert not confirming._has_learned(ScoreChange(wrong, even), labels)
     assert replace(ScoreChange(right, even), train=turned) == ScoreChange(turned, even)
+
+
+@pytest.mark.parametrize(
+    "value", [None, {}, [], {"train": [], "eval": []}, {"train": [[0.0]], "eval": [[0.0] * 10] * 20}]
+)
+def test_a_report_that_is_made_up_confirms_nothing(value: object) -> None:
+    reply = CONFIRM.read(Outcome("0", Status.OK, value))
+    _, labels = confirming._draw("", "Net", 0, PRM, 5)
+    assert not isinstance(reply.answer, ScoreChange) or not confirming._has_learned(reply.answer, labels)
 
 
 CLASS = "class Net:\n    pass\n"
