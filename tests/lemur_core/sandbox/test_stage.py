@@ -92,6 +92,9 @@ def test_a_payload_is_its_fields_and_an_answer_an_instance(guest: Guest) -> None
     assert ask(guest, GOOD).outcome.reused
     assert ask(guest, GOOD).answer == reply.answer, "checked on recall, too"
     assert len(guest.jobs) == 1
+
+
+def test_what_a_guest_could_not_do_is_an_answer(guest: Guest) -> None:
     assert ask(guest, {"error": "no class Net"}).answer == Failure("no class Net")
 
 
@@ -145,6 +148,9 @@ def test_a_group_that_fails_is_halved_until_the_culprit_is_alone(guest: Guest) -
         "c": Failure("invalid answer: c.int: Input should be a valid integer"),
         "d": Failure("no original"),
     }
+
+
+def test_an_answer_about_other_items_is_nonsense(guest: Guest) -> None:
     guest.answers |= {"a": {"b": 1}}
     with CachedSandbox() as box:
         answers = GROUPS.run_groups(box, ["a"], lambda group: Question("".join(group)), str)
