@@ -81,7 +81,6 @@ def lemur_here(
 
 
 def finish(folder: Path, kind: str = "sample", **changes: Any) -> Path:
-    """Write the manifest of what lies in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").unlink(missing_ok=True)
     measured = Measured(seconds=0, stage_seconds={}, peak_memory_bytes=1, platform="any")
@@ -93,7 +92,6 @@ def finish(folder: Path, kind: str = "sample", **changes: Any) -> Path:
 
 @pytest.fixture(scope="session")
 def finished() -> Callable[..., Path]:
-    """Makes a folder a finished one."""
     return finish
 
 

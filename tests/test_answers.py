@@ -29,7 +29,6 @@ from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Job, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Reply, SandboxStage
-from tests.builders.suites import read_table
 from train.compose import candidates
 from train.lemur import check
 
@@ -45,8 +44,10 @@ GRAPH = Graph(
 )
 PACKED = pack(GRAPH)
 CALL = {"args": ["8", "torch.ones(2)"], "kwargs": {"bias": "True"}}
-OBSERVED = read_table(__file__, "answers.md", "Observed", globals())
-SEARCHED = read_table(__file__, "answers.md", "Searched", globals())
+CASES = [{"inputs": {"x": "float32 2×3"}, "outputs": []}]
+OBSERVED = {"parameters": 1, "trainable": 1, "buffers": 0, "layers": {"Linear": 1}, "cases": CASES}
+ARGUMENTS = {"init": CALL, "forward": CALL}
+SEARCHED = {"level": "backward", "kind": None, "error": None, "arguments": ARGUMENTS, "observed": OBSERVED}
 TRACED = {
     **{name: name * 8 for name in ("graph", "graph_widths", "graph_repeats", "initial")},
     "train_error": None,
@@ -188,7 +189,6 @@ ODD: list[Any] = [
 
 
 def list_places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container in a value with each of its keys."""
     for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield value, key
         yield from list_places(part)
@@ -224,7 +224,6 @@ def read(stage: SandboxStage[Any], value: Any) -> Reply[Any]:
 
 
 def check_reply(guest: str, reply: Reply[Any]) -> None:
-    """What is read is clean, and can be used."""
     if reply.answer is None:
         assert reply.outcome.status is Status.CRASHED
         assert reply.outcome.error.startswith("invalid answer: ")

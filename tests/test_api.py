@@ -79,9 +79,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# --- what is public ---------------------------------------------------------------------------------------------------
-
-
 def package_of(path: str) -> str:
     """The package that exports what a line `::: path` describes."""
     first = path.partition(".")[0]
@@ -100,6 +97,8 @@ def definition(path: str) -> ast.FunctionDef | ast.ClassDef:
 def test_the_page_lists_what_is_public(package: str) -> None:
     listed = [path.rpartition(".")[2] for path in LISTED if package_of(path) == package]
     assert sorted(importlib.import_module(package).__all__) == sorted(listed)
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        importlib.import_module(package).no_such_name  # noqa: B018
 
 
 @pytest.mark.parametrize("path", LISTED)
@@ -112,17 +111,8 @@ def test_the_package_exports_what_the_page_describes(path: str) -> None:
 def test_the_page_is_current() -> None:
     """If this fails, run `make api`."""
     assert runpy.run_path(str(ROOT / ".ci" / "api.py"))["page_text"](WHOLE) == WHOLE
-
-
-def test_the_interface_is_small() -> None:
     assert len(LISTED) == len(set(LISTED))
     assert 20 <= len(LISTED) <= 32
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_has_no_other_names(package: str) -> None:
-    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
-        importlib.import_module(package).no_such_name  # noqa: B018
 
 
 INTERFACES = [path for path in LISTED if ".interface." in path]
@@ -139,17 +129,13 @@ def test_a_docstring_has_its_sections(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", FUNCTIONS)
-def test_a_docstring_describes_every_argument(path: str) -> None:
+def test_arguments_are_described_and_keywords_after_the_first(path: str) -> None:
     function = definition(path)
     assert isinstance(function, ast.FunctionDef)
     text = ast.get_docstring(function) or ""
     assert {"Args:", "Returns:", "Raises:"} <= set(text.splitlines())
     names = [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]
     assert [name for name in names if not re.search(rf"^    {name}: ", text, re.MULTILINE)] == []
-
-
-@pytest.mark.parametrize("path", FUNCTIONS)
-def test_arguments_after_the_first_are_keywords(path: str) -> None:
     function = definition(path)
     assert isinstance(function, ast.FunctionDef)
     further = [one.arg for one in function.args.args[1:]]
@@ -170,9 +156,6 @@ def test_a_package_imports_nothing_heavy() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, env=environment)
     assert done.stdout.strip() == "[]", done.stderr
-
-
-# --- the examples -----------------------------------------------------------------------------------------------------
 
 
 def examples() -> Iterator[tuple[str, str, str]]:
@@ -295,9 +278,6 @@ def test_examples_of_training(place: Path, capfd: pytest.CaptureFixture[str]) ->
         type(run)("mylib")
 
 
-# --- errors, and what is handed on ------------------------------------------------------------------------------------
-
-
 def test_errors_are_exceptions_with_one_line(place: Path) -> None:
     from curate import curate
     from extract import ExtractOptions, extract
@@ -367,8 +347,6 @@ def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
     assert (options["against"], options["license_"], options["jobs"], options["force"]) == ([Path("a")], "MIT", 1, True)
     assert synthesis.counts == {"accepted": 0}
 
-
-# --- types, seen from outside -----------------------------------------------------------------------------------------
 
 #: A line that mypy must refuse, and how.
 REFUSED = read_table(__file__, "api.md", "Refused", globals())

@@ -100,9 +100,6 @@ def test_what_only_looks_is_counted_forward_alone() -> None:
     assert (meter.flop, meter.images) == (2 * 3 * 4 * 2, 0)
     watched.eval()(torch.ones(3, 4))
     assert meter.flop == 2 * 3 * 4 * 2
-
-
-def test_the_page_has_the_table_of_the_records() -> None:
     root = Path(__file__).parents[1]
     lines = (root / "docs" / "frontier" / "results.jsonl").read_text(encoding="utf-8").splitlines()
     assert table([json.loads(line) for line in lines]) in (root / "docs" / "training.md").read_text(encoding="utf-8")

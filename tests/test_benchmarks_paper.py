@@ -41,42 +41,11 @@ def cells_of(section: list[str]) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-# --- what falls under what ----------------------------------------------------------------------------------------------
-
-
-def test_each_of_our_categories_is_one_of_the_papers_eight() -> None:
+def test_categories_reasons_and_headlines() -> None:
     named = [ours for _, all_ours in CATEGORIES.values() for ours in all_ours]
     assert len(CATEGORIES) == 8
     assert sorted(named) == sorted(categories.CATEGORIES)
     assert sum(stated for stated, _ in CATEGORIES.values()) == 1289
-
-
-@table(__file__, "benchmarks_paper.md", "Categories", globals())
-def test_categories(ours: str, theirs: str) -> None:
-    assert to_paper_category(ours) == theirs
-
-
-def test_the_papers_own_examples_fall_where_it_puts_them() -> None:
-    examples = {
-        "Attention mechanisms": ["MultiHeadAttention", "SelfAttention"],
-        "Convolutional layers": ["Conv2d", "DeformConv"],
-        "Transformer blocks": ["BertLayer", "SwinTransformerBlock"],
-        "Pooling operations": ["MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"],
-        "Normalization techniques": ["BatchNorm2d", "LayerNorm", "GroupNorm"],
-        "Loss functions": ["FocalLoss", "DiceLoss"],
-        "Network architectures": ["ResNet", "VGG", "EfficientNet"],
-        "Utility modules": ["DropPath", "PatchEmbed"],
-    }
-    found = {
-        name: to_paper_category(categories.find_category(name, f"x.{name}", ["nn.Module"]))
-        for names in examples.values()
-        for name in names
-    }
-    assert found == {name: theirs for theirs, names in examples.items() for name in names}
-
-
-def test_each_reason_of_ours_has_a_class() -> None:
-    """Reasons unrelated to the source are separate; an unknown error is one of the repository's own."""
     known = set().union(*(kinds for _, kinds in FAILURES.values()))
     assert {str(reason) for reason in Reason} - known == {"newer_python"}
     assert to_paper_failure("newer_python") == NEITHER
@@ -85,9 +54,13 @@ def test_each_reason_of_ours_has_a_class() -> None:
     assert to_paper_failure("native_op") == "External C++/CUDA operators"
     assert to_paper_failure("missing_dependency") == to_paper_failure("zero_division_error") == list(FAILURES)[-1]
     assert [stated for stated, _ in FAILURES.values()] == [87, 70, 52, 139]
+    counts = {"blocks": 3, "lines": 40, "reached": {"emitted": 2, "executed": 1}, "targets": {"missing": ["A", "B"]}}
+    assert Headline.of(counts) == Headline(targeted=5, extracted=2, validated=1, lines=40)
 
 
-# --- counts and sections ------------------------------------------------------------------------------------------------
+@table(__file__, "benchmarks_paper.md", "Categories", globals())
+def test_categories(ours: str, theirs: str) -> None:
+    assert to_paper_category(ours) == theirs
 
 
 def test_only_what_is_not_executed_is_a_failure(tmp_path: Path) -> None:
@@ -111,7 +84,7 @@ def test_only_what_is_not_executed_is_a_failure(tmp_path: Path) -> None:
     assert failures_section(rows[3:]) == []
 
 
-def test_tables(written: Path) -> None:
+def test_tables(written: Path, tmp_path: Path) -> None:
     rows = read_blocks(written, COLUMNS)
     by_category = {cells[0]: cells[2:] for cells in cells_of(categories_section(rows))}
     assert list(by_category) == list(CATEGORIES)
@@ -125,9 +98,6 @@ def test_tables(written: Path) -> None:
     assert headline["validation pass rate, 95 % Wilson interval"].startswith("54.5 %, ")
     lines = pq.read_table(written / "blocks.parquet", columns=["n_lines"])["n_lines"].to_pylist()
     assert headline["total generated code, lines"] == str(sum(number or 0 for number in lines))
-
-
-def test_a_run_that_executes_nothing_validates_nothing(tmp_path: Path) -> None:
     of = extractions.source(tmp_path)
     extractions.write(
         tmp_path / "out",
@@ -138,8 +108,3 @@ def test_a_run_that_executes_nothing_validates_nothing(tmp_path: Path) -> None:
     headline = {cells[0]: cells[1] for cells in cells_of(headline_section(read_manifest(tmp_path / "out")))}
     assert headline["validated and executable"] == "–"
     assert headline["successfully extracted"] == "1"
-
-
-def test_the_headline_counts_names_that_are_missing() -> None:
-    counts = {"blocks": 3, "lines": 40, "reached": {"emitted": 2, "executed": 1}, "targets": {"missing": ["A", "B"]}}
-    assert Headline.of(counts) == Headline(targeted=5, extracted=2, validated=1, lines=40)

@@ -84,7 +84,7 @@ def test_codes_are_tested_that_do_not_train(name: str, networks: Networks) -> No
     assert all(np.array_equal(*both) for both in zip(draws[0], draws[1], strict=True))
 
 
-def test_whole_units_are_held_out(networks: Networks) -> None:
+def test_whole_units_are_held_out_and_far_codes_have_no_near_ones(networks: Networks) -> None:
     prefixes, codes = networks.prefixes, np.arange(len(networks.codes))
     train, tested = split_by_group(networks, codes, 0)
     assert not np.intersect1d(networks.groups[train], networks.groups[tested]).size
@@ -93,9 +93,6 @@ def test_whole_units_are_held_out(networks: Networks) -> None:
     train, tested = split_by_prefix(networks, few, 0)
     assert set(prefixes[tested]) == {"deep"}
     assert "deep" not in set(prefixes[train])
-
-
-def test_far_codes_have_no_near_ones(networks: Networks) -> None:
     codes = np.arange(len(networks.codes))
     train, tested = split_far(networks, codes, 1)
     assert len(train)

@@ -113,9 +113,6 @@ def test_no_text_hides_code(name: str, tmp_path: Path, monkeypatch: pytest.Monke
         parse_code("# coding: latin-1\nx = 'é'\n")
 
 
-# --- through the commands ---------------------------------------------------------------------------------------------
-
-
 def write(folder: Path, files: dict[str, bytes]) -> Path:
     folder.mkdir(exist_ok=True)
     for name, data in files.items():
@@ -258,8 +255,6 @@ def test_synthesize(lemur_here: Command, library: Path, tmp_path: Path) -> None:
     assert all("only UTF-8 and Latin-1 are read" in one["error"] for one in attempts)
 
 
-# --- values become no code --------------------------------------------------------------------------------------------
-
 #: What ends a line for Python, for some editors, or for a terminal.
 CONTROLS = ["\r\n", *"\r\n\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\0\x1b\x7f"]
 FIELDS = [
@@ -308,6 +303,8 @@ def test_a_comment_of_a_part_declares_nothing() -> None:
         code = f'"""A part."""\n\n{indent}# coding: utf-7 +AAo-import os\nclass A:\n    pass\n'
         text = bundle([Part("s", "A", code)]).text
         assert [type(node).__name__ for node in ast.parse(text.encode()).body] == ["ClassDef"]
+    with pytest.raises(RebuildError, match="is not the name of a class"):
+        rebuild(Graph((), ()), name='A(__import__("os").system("id") or nn.Module): #')
 
 
 def forge(library: Path, out: Path, field: str, value: str) -> Path:
@@ -340,11 +337,6 @@ def test_forged_values(lemur_here: Command, library: Path, tmp_path: Path, field
             assert (done.returncode, "Traceback" in said, control in said) == (1, False, False), said
             assert f"{field}: must be one line, without control characters" in said
     assert not list(tmp_path.glob("*.py"))
-
-
-def test_a_rebuilt_class_has_a_name() -> None:
-    with pytest.raises(RebuildError, match="is not the name of a class"):
-        rebuild(Graph((), ()), name='A(__import__("os").system("id") or nn.Module): #')
 
 
 def test_names_of_others_are_escaped(lemur_here: Command, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_every_import_of_the_product_is_declared() -> None:
     assert {canonicalize_name(distributions.get(name, name)) for name in foreign} - declared == set()
 
 
-def test_the_lock_is_what_is_installed_by() -> None:
+def test_the_lock_is_what_is_installed_by_and_holds_all() -> None:
     """Both files name the same releases; the lock is valid by PEP 751 and names no index."""
     text = (ROOT / "pylock.toml").read_text(encoding="utf-8")
     lock = Pylock.from_dict(tomllib.loads(text))
@@ -110,9 +110,6 @@ def test_the_lock_is_what_is_installed_by() -> None:
     assert locked.items() <= constraints.items()
     assert {"torch", "torchvision", "numpy", "pyarrow"} <= locked.keys()
     assert "://" not in text
-
-
-def test_the_lock_holds_all_that_is_declared() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {canonicalize_name(Requirement(line).name): line for line in lines if not line.startswith("#")}
     extras = DECLARED["optional-dependencies"].values()

@@ -41,7 +41,6 @@ NET = read_files(__file__, "examples.md")["NET"]
 
 
 def reason(command: str) -> str | None:
-    """Why a command is not run."""
     return next((why for pattern, why in NOT_RUN.items() if re.match(pattern, command)), None)
 
 
@@ -54,7 +53,6 @@ def library(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def rows_of(codes: list[str], name: str) -> str:
-    """Rows of these codes as lines of JSON."""
     rows = [
         {"nn": f"{name}-{number}", "nn_code": code, "task": "img-segmentation" if number == 1 else "img-classification",
          "dataset": "cifar-100" if number == 2 else "cifar-10", "metric": "acc", "epoch": 1, "accuracy": 0.5,
@@ -69,17 +67,12 @@ def snapshot(real_codes: list[str], tmp_path_factory: pytest.TempPathFactory) ->
     """A snapshot of 24 networks of LEMUR, traced and with conversations; the rows lie beside it."""
     folder = tmp_path_factory.mktemp("snapshot")
     (folder / "rows.jsonl").write_text(rows_of(real_codes[:24], "ga"), encoding="utf-8")
-    curate(
-        open_source(str(folder / "rows.jsonl")),
-        folder / "snapshot",
-        CurateOptions(chat=True, license="MIT"),
-    )
+    curate(open_source(str(folder / "rows.jsonl")), folder / "snapshot", CurateOptions(chat=True, license="MIT"))
     return folder / "snapshot"
 
 
 @pytest.fixture
 def place(tmp_path: Path, library: Path, snapshot: Path, real_codes: list[str]) -> Path:
-    """A folder with what the placeholders stand for."""
     folder = tmp_path / "place"
     shutil.copytree(snapshot.parent, folder)
     shutil.copytree(snapshot, folder / "DIR")

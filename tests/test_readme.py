@@ -31,7 +31,6 @@ _OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*(?![\w-])")
 
 
 def blocks(page: Path, *kinds: str) -> Iterator[str]:
-    """The fenced blocks of a page."""
     for kind, body in _FENCE.findall(page.read_text(encoding="utf-8")):
         if kind in kinds:
             yield body
@@ -59,7 +58,6 @@ def variants(command: str) -> Iterator[list[str]]:
 
 
 def leaf(words: list[str]) -> tuple[str, list[str]]:
-    """The command that words begin with, and the others."""
     for length in (2, 1):
         if " ".join(words[:length]) in TREE:
             return " ".join(words[:length]), words[length:]
@@ -71,7 +69,7 @@ def options_of(command: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_can_be_read(page: Path) -> None:
+def test_commands_exist_and_can_be_read(page: Path) -> None:
     for command, comment, _ in typed(page):
         if not command.startswith("lemur "):
             continue
@@ -80,10 +78,6 @@ def test_commands_can_be_read(page: Path) -> None:
             assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", comment)) <= options_of(name), (command, comment)
             if arguments and "..." not in command.split():  # else the command is only named, or its options
                 TREE[name].make_context(name, arguments)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_within_a_sentence_exist(page: Path) -> None:
     prose = _FENCE.sub("", page.read_text(encoding="utf-8"))
     for span in re.findall(r"`(lemur(?: [^`\n]+)?)`", prose):
         words = span.split()[1:]
@@ -93,26 +87,6 @@ def test_commands_within_a_sentence_exist(page: Path) -> None:
             assert named <= options_of(name), span
         elif len(words) > 1 and words[0] == "train":
             assert " ".join(words[:2]) in TREE, span
-
-
-def test_the_reference_of_the_commands_is_current() -> None:
-    """`make commands` writes it."""
-    page = ROOT / "docs" / "commands.md"
-    text = page.read_text(encoding="utf-8")
-    written = runpy.run_path(str(ROOT / ".ci" / "commands.py"))["page_text"](text)
-    assert written == text, "run: make commands"
-    assert [name for name in TREE if f"\n## lemur {name}\n" not in text] == []
-
-
-def test_the_columns_of_all_files_are_current() -> None:
-    """`make columns` writes them."""
-    text = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
-    assert runpy.run_path(str(ROOT / ".ci" / "columns.py"))["page_text"]() == text, "run: make columns"
-    assert "|  |" not in text, "a column has no description"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_other_commands_exist(page: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for command, _, _ in typed(page):
         words = shlex.split(command)
@@ -132,13 +106,16 @@ def test_other_commands_exist(page: Path) -> None:
             )
 
 
-def test_no_two_commands_of_a_newcomer_write_one_folder() -> None:
-    """README and tutorials may be followed in one folder, in any order."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("tutorial-*.md"))]
-    commands = [command for page in pages for command, _, _ in typed(page)]
-    written = [folder for command in commands for folder in re.findall(r" --out (\S+)", command)]
-    assert "make run" in commands
-    assert sorted({*written, "snapshot"}) == sorted([*written, "snapshot"])
+def test_the_references_are_current() -> None:
+    """`make columns` writes them."""
+    text = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+    assert runpy.run_path(str(ROOT / ".ci" / "columns.py"))["page_text"]() == text, "run: make columns"
+    assert "|  |" not in text, "a column has no description"
+    page = ROOT / "docs" / "commands.md"
+    text = page.read_text(encoding="utf-8")
+    written = runpy.run_path(str(ROOT / ".ci" / "commands.py"))["page_text"](text)
+    assert written == text, "run: make commands"
+    assert [name for name in TREE if f"\n## lemur {name}\n" not in text] == []
 
 
 def test_pieces_of_other_languages_can_be_read() -> None:
@@ -147,6 +124,11 @@ def test_pieces_of_other_languages_can_be_read() -> None:
             Corpus.model_validate(json.loads(body))
         for body in blocks(page, "toml"):
             tomllib.loads(body)
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("tutorial-*.md"))]
+    commands = [command for page in pages for command, _, _ in typed(page)]
+    written = [folder for command in commands for folder in re.findall(r" --out (\S+)", command)]
+    assert "make run" in commands
+    assert sorted({*written, "snapshot"}) == sorted([*written, "snapshot"])
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "tutorial" not in page.name], ids=lambda page: page.name)

@@ -57,13 +57,22 @@ def read(tmp_path: Path, text: str) -> list[Case]:
     return read_suite(tmp_path / "page.md", VERBS)
 
 
-def test_a_page(tmp_path: Path) -> None:
+def test_pages_rows_edits_and_tables(tmp_path: Path) -> None:
     one, two = read(tmp_path, PAGE)
     assert (one.title, two.title) == ("One", "Two")
     assert one.files == {"p/a.py": "import os\nif os:\n    x = 1\n    # why\n"}
     assert one.expected == {"gives": ["x == 1"], "has": ["  x"], "lacks": ["```\ny"]}
     assert one.equation() == ("x", 1)
     assert two.files["p/b.py"] == "# gives: nothing\nz = 2\n"
+    row, edited = read(tmp_path, _EDITED)
+    assert (row.title, row.files["one"], row.one("gives")) == ("A bar", "x = a | b\n", "1")
+    assert (edited.code, edited.one("gives")) == ("x = 1\nz = 0\ny = 2\n", "2")
+    (tmp_path / "page.md").write_text(
+        "## Sums\n\n| id | text | sum | remark |\n|---|---|---|---|\n| `'one'` | `'a\\|b'` | `1 + ONE` | a bar |\n"
+    )
+    mark = table(str(tmp_path / "test.py"), "page.md", "Sums", {"ONE": 1})
+    assert mark.args == (["text", "sum"], [("a|b", 2)])
+    assert mark.kwargs == {"ids": ["one"]}
 
 
 @pytest.mark.parametrize(
@@ -89,15 +98,6 @@ def test_several_lines_are_whole_lines(text: str, holds: bool) -> None:
         case = Case("", expected={"lacks": ["y"]})
     with pytest.raises(AssertionError):
         case.check_text(text)
-
-
-def test_a_table_names_its_cases_and_may_say_something_of_them(tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_text(
-        "## Sums\n\n| id | text | sum | remark |\n|---|---|---|---|\n| `'one'` | `'a\\|b'` | `1 + ONE` | a bar |\n"
-    )
-    mark = table(str(tmp_path / "test.py"), "page.md", "Sums", {"ONE": 1})
-    assert mark.args == (["text", "sum"], [("a|b", 2)])
-    assert mark.kwargs == {"ids": ["one"]}
 
 
 _EDITED = """# Edits
@@ -126,12 +126,6 @@ x = 3
 # gives: 2
 ```
 """
-
-
-def test_rows_and_edits(tmp_path: Path) -> None:
-    row, edited = read(tmp_path, _EDITED)
-    assert (row.title, row.files["one"], row.one("gives")) == ("A bar", "x = a | b\n", "1")
-    assert (edited.code, edited.one("gives")) == ("x = 1\nz = 0\ny = 2\n", "2")
 
 
 @pytest.mark.parametrize("line", [" x = 2", "-x = 1\n y = 1", "x = 1"])

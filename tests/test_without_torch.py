@@ -16,6 +16,7 @@ from lemur_core.sandbox.runtime import Runtime, find_runtime
 from tests.builders import extractions
 from tests.builders.commands import LEMUR, environment
 from tests.builders.suites import read_files, read_table
+from tests.test_environments import NETWORK
 
 ROOT = Path(__file__).parents[1]
 LIGHT = [
@@ -24,8 +25,8 @@ LIGHT = [
     if not line.startswith("#")
 ]
 TEXTS = read_files(__file__, "without_torch.md")
-PLAIN, OTHER = TEXTS["PLAIN"], TEXTS["OTHER"]
-CODES = read_table(__file__, "without_torch.md", "Codes", globals())
+PLAIN, OTHER = NETWORK.format(first="", width=8, activation="torch.relu"), TEXTS["OTHER"]
+CODES = {"plain": PLAIN, "near": PLAIN.replace("lr=prm", "weight_decay=0.1, lr=prm"), "other": OTHER}
 _ABSENT = "torch is not installed here; pip install numpy torch torchvision"
 #: Commands by what they need, with the line that they end with.
 REFUSED = read_table(__file__, "without_torch.md", "Refused", globals())
@@ -67,7 +68,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, lemur: Lemur) -> Path:
     with (base / "rows.jsonl").open("w", encoding="utf-8") as file:
         for name, code in CODES.items():
             row = {"nn": name, "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc"}
-            file.write(json.dumps(row | {"epoch": 1, "accuracy": 0.5, "duration": 1, "prm": '{"lr": 0.1}'}) + "\n")
+            file.write(
+                json.dumps(row | {"epoch": 1, "accuracy": 0.5, "duration": 1, "prm": '{"lr": 0.1, "momentum": 0.9}'})
+                + "\n"
+            )
             (base / f"{name}.py").write_text(code, encoding="utf-8")
     (base / "new").mkdir()
     (base / "new" / "other.py").write_text(CODES["other"].replace("Sequential", "ModuleList"), encoding="utf-8")
@@ -131,17 +135,13 @@ def test_what_needs_torch_says_so_in_one_line(arguments: str, folder: Path, lemu
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("work", ["verify", "show", "list_items", "novelty"])
-def test_they_do_not_import_torch_where_it_is_installed(work: str, folder: Path) -> None:
-    calls = {
-        "verify": "lemur.folders.verify_folder(folder)",
-        "show": "lemur.folders.show('plain', [folder])",
-        "list_items": "lemur.folders.list_items(folder)",
-        "novelty": "curate.Snapshot(folder).novelty(folder.with_name('near.py').read_text(), graph=False)",
-    }
-    code = f"import sys, pathlib, curate, lemur.folders; folder = pathlib.Path(sys.argv[1]); {calls[work]}"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", f"{code}; sys.exit('torch' in sys.modules)", folder / "snapshot"],
-        check=False, capture_output=True, text=True, env=environment(),
-    )  # fmt: skip
+def test_they_do_not_import_torch_where_it_is_installed(folder: Path) -> None:
+    code = (
+        "import sys, pathlib, curate, lemur.folders as folders; folder = pathlib.Path(sys.argv[1])\n"
+        "folders.verify_folder(folder), folders.show('plain', [folder]), folders.list_items(folder)\n"
+        "curate.Snapshot(folder).novelty(folder.with_name('near.py').read_text(), graph=False)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-P", "-c", code, folder / "snapshot"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr

@@ -110,13 +110,15 @@ def other(value: Any, kind: pa.DataType) -> Any:
     return {field.name: other((value or {}).get(field.name), field.type) for field in kind}
 
 
-def change_cell(path: Path, column: str, row: int) -> None:
+def change_cell(name: str, column: str, row: int, folder: Path) -> None:
+    path = folder / name
     table = pq.read_table(path)
     values = table[column].to_pylist()
     values[row] = other(values[row], table.schema.field(column).type)
     index = table.schema.get_field_index(column)
     changed = table.set_column(index, table.schema.field(column), pa.array(values, table.schema.field(column).type))
     pq.write_table(changed, path, compression="zstd")
+    refit(folder)
 
 
 def list_cells(folder: Path) -> Iterator[tuple[str, str, int]]:
@@ -146,7 +148,7 @@ def list_values(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[
         yield from list_values(item, (*path, key))
 
 
-def change_value(folder: Path, path: tuple[str | int, ...]) -> None:
+def change_value(path: tuple[str | int, ...], folder: Path) -> None:
     file = folder / "manifest.json"
     manifest = json.loads(file.read_text(encoding="utf-8"))
     at = manifest
@@ -166,11 +168,11 @@ def list_changes(folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
     kind = read_manifest(folder).kind
     for path, column, row in list_cells(folder):
         if not is_given(kind, f"{path} {column}"):
-            yield f"{path} {column} {row}", partial(_change_cell, path, column, row)
+            yield f"{path} {column} {row}", partial(change_cell, path, column, row)
     for at in list_values(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))):
         name = ".".join(map(str, at))
         if not is_given(kind, name) and at[0] != "outputs":
-            yield f"manifest {name}", partial(_change_value, at)
+            yield f"manifest {name}", partial(change_value, at)
     for item in read_manifest(folder).outputs:
         if item.rows and not is_given(kind, f"{item.path} rows"):
             yield f"{item.path} has a row less", partial(_change_rows, item.path, -1)
@@ -184,11 +186,6 @@ def list_changes(folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
             yield file.relative_to(folder).as_posix(), partial(_append, file.relative_to(folder))
 
 
-def _change_cell(path: str, column: str, row: int, folder: Path) -> None:
-    change_cell(folder / path, column, row)
-    refit(folder)
-
-
 def _change_rows(name: str, more: int, folder: Path) -> None:
     """Leave out the last row of a table or of lines of JSON, or put it twice."""
     path = folder / name
@@ -200,10 +197,6 @@ def _change_rows(name: str, more: int, folder: Path) -> None:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         path.write_text("".join(lines[:-1] if more < 0 else [*lines, lines[-1]]), encoding="utf-8")
     refit(folder)
-
-
-def _change_value(at: tuple[str | int, ...], folder: Path) -> None:
-    change_value(folder, at)
 
 
 def _append(name: Path, folder: Path) -> None:
@@ -260,13 +253,6 @@ def test_files_that_no_kind_has_are_foreign(whole: dict[str, Path], tmp_path: Pa
                 verify_folder(copy, jobs=1)
         else:
             assert f"{name} is no file of this kind of folder" in (is_found(copy) or "")
-
-
-def test_a_link_is_foreign(whole: dict[str, Path], tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(whole["run"], tmp_path / "copy"))
-    (copy / "net.py").rename(tmp_path / "net.py")
-    (copy / "net.py").symlink_to(tmp_path / "net.py")
-    assert "net.py is a link" in (is_found(copy) or "")
 
 
 def test_the_card_opens_the_tables_of_the_folder(whole: dict[str, Path], tmp_path: Path) -> None:

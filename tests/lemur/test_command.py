@@ -19,6 +19,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import load_dataset
 
 from curate.kinds import verify
 from curate.model.options import SPLIT_RATIOS
@@ -28,14 +29,11 @@ from manifests.folders.manifest import read_manifest
 from manifests.records import LemurRecord
 from tests.builders.commands import LEMUR, environment
 from tests.builders.commands import run_lemur as lemur
-from tests.builders.suites import table
 
 OURS = ("train", "extract", "curate", "manifests", "lemur_core", "lemur")
 STRAYS = (*OURS, "sandbox", "json", "pyarrow", "pickle", "multiprocessing")
 
-pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="signals and paths of POSIX"),
-]
+pytestmark = [pytest.mark.skipif(os.name != "posix", reason="signals and paths of POSIX")]
 
 
 def network(dice: random.Random, size: int = 14) -> str:
@@ -111,7 +109,6 @@ def leftovers(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
-    """A snapshot made by the command in a folder of strays."""
     place = scatter(tmp_path_factory.mktemp("made"))
     write_rows(place / "rows.jsonl", some_rows())
     done = lemur("curate", "rows.jsonl", "--out", "out", "--jobs", 2, "--json", cwd=place)
@@ -121,7 +118,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder of strays with input."""
     folder = scatter(tmp_path / "place")
     write_rows(folder / "rows.jsonl", some_rows())
     return folder
@@ -131,9 +127,6 @@ def place(tmp_path: Path) -> Path:
 def snapshot(made: tuple[Path, Done], place: Path) -> Path:
     """A copy of the snapshot, to be harmed."""
     return Path(shutil.copytree(made[0], place / "out"))
-
-
-# --- what works -------------------------------------------------------------------------------------------------------
 
 
 def test_version_and_help(place: Path, lemur_here: Any) -> None:
@@ -200,30 +193,16 @@ def test_the_licence_that_the_user_states(place: Path, lemur_here: Any) -> None:
 
 @pytest.mark.slow
 def test_load_dataset(made: tuple[Path, Done], tmp_path: Path) -> None:
-    out, _ = made
-    script = (
-        "import json, sys, warnings; warnings.simplefilter('ignore'); from datasets import load_dataset\n"
-        "names = (None, 'stats', 'decisions', 'networks')\n"
-        "loaded = {str(name): load_dataset(sys.argv[1], name) for name in names}\n"
-        "found = {name: {split: [len(part), part.column_names] for split, part in data.items()}"
-        " for name, data in loaded.items()}\n"
-        "found['nn'] = sorted(name for part in loaded['None'].values() for name in part['nn'])\n"
-        "print(json.dumps(found))"
-    )
-    offline = environment(HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script, str(out)], env=offline, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found, manifest = json.loads(done.stdout), read_manifest(out)
-    assert {split: count for split, (count, _) in found["None"].items()} == manifest.counts["splits"]
-    assert min(manifest.counts["splits"].values()) > 0
-    assert all(columns == list(LemurRecord.model_fields) for _, columns in found["None"].values())
-    assert found["decisions"]["full"][0] == manifest.counts["rows"]["input"]
-    rows = manifest.counts["rows"]
-    assert found["stats"]["train"][0] == rows["input"] - rows["invalid"]
-    assert found["networks"]["full"][0] == manifest.counts["codes"]
-    assert "ü–\U0001f600" in found["nn"]
+    names = (None, "stats", "decisions", "networks")
+    records, stats, decisions, networks = (load_dataset(str(made[0]), name, cache_dir=str(tmp_path)) for name in names)
+    counts = read_manifest(made[0]).counts
+    assert {split: len(part) for split, part in records.items()} == counts["splits"]
+    assert min(counts["splits"].values()) > 0
+    assert all(part.column_names == list(LemurRecord.model_fields) for part in records.values())
+    assert len(decisions["full"]) == counts["rows"]["input"]
+    assert len(stats["train"]) == counts["rows"]["input"] - counts["rows"]["invalid"]
+    assert len(networks["full"]) == counts["codes"]
+    assert "ü–\U0001f600" in {name for part in records.values() for name in part["nn"]}
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -245,9 +224,6 @@ def test_same_bytes(made: tuple[Path, Done], place: Path) -> None:
     assert files(place / "other") == files(made[0])
     one, two = (read_manifest(folder).model_dump(exclude={"measured"}) for folder in (made[0], place / "other"))
     assert one == two
-
-
-# --- verify -----------------------------------------------------------------------------------------------------------
 
 
 def rewrite(snapshot: Path, name: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -347,19 +323,6 @@ def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
     assert any(item.name == "near duplicates" for item in verify(snapshot, jobs=1) if not item.ok)
 
 
-# --- what fails, and how ----------------------------------------------------------------------------------------------
-
-
-@table(__file__, "command.md", "What cannot be curated is told in one line", globals())
-def test_what_cannot_be_curated_is_told_in_one_line(
-    place: Path, status: int, content: str | None, arguments: list[Any], parts: list[str], lemur_here: Any
-) -> None:
-    if content is not None:
-        (place / "in.jsonl").write_text(content)
-    assert_one_line(lemur_here("curate", *arguments, "--out", "out", "--jobs", 1, cwd=place), status, *parts)
-    assert leftovers(place) == []
-
-
 def test_rows_of_which_none_can_be_used(place: Path, lemur_here: Any) -> None:
     """A snapshot without records is of no use to anybody: the first reason is told, and nothing is written."""
     write_rows(place / "in.jsonl", [{"nn": "a", "nn_code": "def ("}, {"nn": "b", "nn_code": None}])
@@ -436,9 +399,6 @@ def test_two_runs_at_once(made: tuple[Path, Done], place: Path) -> None:
     assert leftovers(place) == ["out"]
 
 
-# --- interrupted ------------------------------------------------------------------------------------------------------
-
-
 def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -448,7 +408,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 @pytest.fixture(scope="module")
 def many_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows that take some seconds."""
     dice = random.Random(2)
     rows = [{"nn": f"n-{i}", "nn_code": network(dice, 1000)} for i in range(500)]
     return write_rows(tmp_path_factory.mktemp("many") / "big.jsonl", rows)
@@ -517,9 +476,6 @@ def test_workers_end_with_a_command_that_is_killed(curating: subprocess.Popen[st
     assert len(children) >= 2
     curating.kill()
     assert_end(children)
-
-
-# --- a full disk ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

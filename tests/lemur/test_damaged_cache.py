@@ -72,11 +72,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("name", "choose"),
-    [
-        ("curate", one_by_one),
-        ("extract", all_at_once),
-        pytest.param("extract", one_by_one, marks=pytest.mark.slow),
-    ],
+    [("curate", one_by_one), ("extract", all_at_once), pytest.param("extract", one_by_one, marks=pytest.mark.slow)],
 )
 def test_parts_that_are_damaged(
     tmp_path: Path,

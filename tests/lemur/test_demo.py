@@ -169,10 +169,7 @@ def test_errors_name_the_stage(
 
 @pytest.mark.parametrize("error", [KeyError("ours"), OSError(errno.EIO, "of the disk"), Stop()])
 def test_our_own_bugs_and_ctrl_c_come_through(
-    tmp_path: Path,
-    toy: dict[str, BaseException | None],
-    error: BaseException,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, toy: dict[str, BaseException | None], error: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
     toy["run"] = error
     with pytest.raises(type(error)):
@@ -198,20 +195,17 @@ def test_two_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert seen == ["run"]
 
 
-def test_the_plan_has_in_scope_what_the_recipe_needs() -> None:
-    plan = quick_plan()
-    assert plan.corpus == "quick"
-    assert plan.sources[0].startswith("timm@")
-    assert {"timm/layers", "timm/models/resnetv2.py", "segment_anything"} <= set(plan.paths)
-    assert plan.changes == {"training__epochs": EPOCHS, "model__widths": WIDTHS}
-
-
-def test_images_that_are_not_there_are_told_first(tmp_path: Path) -> None:
+def test_the_plan_is_whole_and_images_that_are_not_there_are_told_first(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^stage run: .*none: No such file .*; --data synthetic uses gen"):
         run_demo(quick_plan(data=str(tmp_path / "none")), tmp_path / "out")
     with pytest.raises(UserError, match=r"^stage run: synthetic:1: write synthetic, .* to 100,000$"):
         run_demo(quick_plan(data="synthetic:1"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    plan = quick_plan()
+    assert plan.corpus == "quick"
+    assert plan.sources[0].startswith("timm@")
+    assert {"timm/layers", "timm/models/resnetv2.py", "segment_anything"} <= set(plan.paths)
+    assert plan.changes == {"training__epochs": EPOCHS, "model__widths": WIDTHS}
 
 
 @pytest.mark.slow

@@ -14,35 +14,18 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur import diff
 from lemur_core.files.errors import UserError
-
-NET = """
-import torch
-from torch import nn
+from tests.builders import synthesis
 
 
-def supported_hyperparameters():
-    return {"lr", "momentum"}
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.layer = nn.Linear(in_shape[1] * in_shape[2] * in_shape[3], out_shape[0])
-
-    def forward(self, x):
-        LINES
-"""
-
-
-def net(*lines: str) -> str:
-    return NET.replace("LINES", "\n        ".join(lines or ("return self.layer(x.flatten(1))",)))
+def net(use: str = "pass") -> str:
+    return synthesis.network(use=use)
 
 
 def corpus(path: Path, *rows: tuple[str, str, float]) -> str:
     """Networks with an accuracy after one epoch on CIFAR-10."""
     measured = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1, "duration": 10**9}
     lines = [
-        json.dumps({"nn": nn, "nn_code": code, **measured, "accuracy": accuracy, "prm": '{"lr": 0.1}'})
+        json.dumps({"nn": nn, "nn_code": code, **measured, "accuracy": accuracy, "prm": '{"lr": 0.1, "momentum": 0.9}'})
         for nn, code, accuracy in rows
     ]
     path.write_text("\n".join(lines) + "\n")
@@ -63,7 +46,7 @@ def both(tmp_path: Path) -> tuple[str, str]:
     return corpus(tmp_path / "before.jsonl", *before), corpus(tmp_path / "after.jsonl", *after)
 
 
-def test_each_kind_of_change(both: tuple[str, str]) -> None:
+def test_each_kind_of_change(both: tuple[str, str], tmp_path: Path) -> None:
     difference = diff(*both)
     assert [tuple(change) for change in difference.changes] == [
         ("new", "c-own", *[None] * 6),
@@ -80,6 +63,8 @@ def test_each_kind_of_change(both: tuple[str, str]) -> None:
     back = diff(*reversed(both))
     assert back.counts() == {**difference.counts(), "copied": 0, "gone": 1, "new": 1}
     assert not diff(both[0], both[0]).changes
+    with pytest.raises(UserError, match="no such file or folder"):
+        diff(tmp_path / "missing.jsonl", tmp_path / "missing.jsonl")
 
 
 def test_the_command_prints_a_release_note_and_writes_a_table(
@@ -100,8 +85,8 @@ def test_the_command_prints_a_release_note_and_writes_a_table(
 
 
 def test_snapshots_compare_all_their_networks_and_what_they_compute(tmp_path: Path) -> None:
-    twice = net("x = x.flatten(1)", "unused = x * 2", "return self.layer(x)")
-    near = net("return self.layer(x.flatten(1)) + 0.0")
+    twice = net("unused = x * 2")
+    near = net("x = x.sin()")
     folders = []
     for name, rows in {"old": [("a-1", net(), 0.5)], "new": [("b-2", twice, 0.5), ("b-3", near, 0.4)]}.items():
         source = open_source(corpus(tmp_path / f"{name}.jsonl", *rows))
@@ -111,8 +96,3 @@ def test_snapshots_compare_all_their_networks_and_what_they_compute(tmp_path: Pa
     assert difference.totals["networks"] == (1, 2)  # whether it was kept or not
     (change,) = [one for one in difference.changes if one.nn == "b-2"]
     assert (change.change, change.other) == ("recomputed", "a-1")
-
-
-def test_what_is_no_corpus_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such file or folder"):
-        diff(tmp_path / "missing.jsonl", tmp_path / "missing.jsonl")

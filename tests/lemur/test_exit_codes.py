@@ -21,11 +21,11 @@ from lemur_core.files.errors import SpecialFileError
 from manifests.folders.reading import read_bytes
 from manifests.records.corpus import load_corpus
 from tests.builders import commands, extractions
-from tests.builders.suites import read_files, read_table, table
+from tests.builders.suites import read_files, table
+from tests.builders.training import TINY
 from train.model.recipe import load_recipe, read_code, read_prm
 
 TEXTS = read_files(__file__, "exit_codes_cases.md")
-NET = TEXTS["NET"]
 
 ROOT, TREE = commands.ROOT, commands.TREE
 
@@ -58,8 +58,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Callable[..., Path
     (folder / "broken" / "manifest.json").write_text("{")
     for end in ("py", "parquet", "jsonl", "csv", "db", "toml"):
         (folder / f"noise.{end}").write_bytes(bytes(range(256)))
-    (folder / "net.py").write_text(NET)
-    (folder / "mine" / "block.py").write_text(NET)
+    for name, text in {"other": '{"nn": "a", "code": "x"}', "empty": "", "blank": "\n\n"}.items():
+        (folder / f"{name}.jsonl").write_text(text)
+    (folder / "net.py").write_text(TINY)
+    (folder / "mine" / "block.py").write_text(TINY)
     row = '{"nn": "ga-%d", "nn_code": "class Net(Module): x = %d", "task": "t", "dataset": "d", "metric": "m", "accuracy": 0.5}\n'
     (folder / "rows.jsonl").write_text("".join(row % (number, number) for number in range(3)))
     sources = [extractions.source(folder / "sources", name) for name in ("alpha@1.0", "beta@2.0")]
@@ -81,10 +83,12 @@ def test_what_goes_wrong_is_one_line(
 ) -> None:
     monkeypatch.setattr("lemur.cli.app", ROOT)  # the same tree, not built anew
     before = state(place)
+    line, _, said = line.partition("  # ")
     done = lemur_here(*shlex.split(line), cwd=place)
     assert done.returncode == status, done.stderr
     (told,) = [text for text in done.stderr.splitlines() if not text.startswith("token sets and fingerprints: ")]
     assert told.startswith("lemur: ")
+    assert [part for part in said.split(" … ") if part not in told] == []
     assert told.isprintable()
     assert "Error(" not in told
     assert done.stdout == ""
@@ -123,7 +127,7 @@ def test_wrong_options_and_values(command: str) -> None:
 
 def test_every_option_is_gone_through() -> None:
     """Options of text or paths stand in the table, or any text is right for them."""
-    gone = [shlex.split(line) for line in LINES[2] + LINES[1]]
+    gone = [shlex.split(line.partition("  # ")[0]) for line in LINES[2] + LINES[1]]
     for command, parsed in TREE.items():
         words = command.split()
         used = {word for line in gone if line[: len(words)] == words for word in line}
@@ -149,13 +153,14 @@ def test_a_line_that_cannot_be_read(lemur_here: Callable[..., Any], tmp_path: Pa
         assert "Usage: lemur" in done.stdout
 
 
-_IN_A_FINALIZER = TEXTS["_IN_A_FINALIZER"]
-
-
-def test_a_signal_during_a_finalizer_is_not_lost() -> None:
+def test_a_signal_during_a_finalizer_is_not_lost_and_one_after_the_command_silent() -> None:
     """Python ignores what a `__del__` raises: Ctrl-C went by, and the command ran to its end."""
-    done = subprocess.run([sys.executable, "-c", _IN_A_FINALIZER], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", TEXTS["_IN_A_FINALIZER"]], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("ended 130\n", "")
+    script = "import atexit, os, lemur\natexit.register(os.kill, os.getpid(), 2)\nlemur.main()"
+    command = [sys.executable, "-P", "-c", script, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (-2, "")
 
 
 @pytest.mark.parametrize(
@@ -170,14 +175,6 @@ def test_a_signal_while_the_commands_are_imported_is_one_line(imports: int, name
     assert done.stderr == (
         "lemur: interrupted; no partial output was written, finished work is cached: run again to resume\n"
     )
-
-
-def test_a_signal_after_the_command_is_silent() -> None:
-    """As while Python ends: no exception has anywhere to go."""
-    script = "import atexit, os, lemur\natexit.register(os.kill, os.getpid(), 2)\nlemur.main()"
-    command = [sys.executable, "-P", "-c", script, "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (-2, "")
 
 
 # Pipes and devices where a command reads or writes a file: refused in one line, before anything waits for them.
@@ -200,24 +197,13 @@ def test_a_command_refuses_pipes_and_devices(line: str, pipe: Path, lemur_here: 
     assert done.stderr == f"lemur: {name}: is a pipe, a socket or a device, not a file; name a file\n"
 
 
-READERS: dict[str, Callable[[Path], Any]] = read_table(
-    __file__,
-    "pipes.md",
-    "Readers",
-    globals()
-    | {
-        "load_corpus": load_corpus,
-        "load_recipe": load_recipe,
-        "load_settings": load_settings,
-        "read_bytes": read_bytes,
-        "read_code": read_code,
-        "read_names": read_names,
-        "read_prm": read_prm,
-    },
-)
+READERS: list[Callable[[Path], Any]] = [
+    *(read_names, load_recipe, read_code, load_settings, read_bytes),
+    *(lambda path: read_prm(str(path)), lambda path: load_corpus(str(path))),
+]
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_function_refuses_pipes(reader: str, pipe: Path) -> None:
+def test_a_function_refuses_pipes(reader: Callable[[Path], Any], pipe: Path) -> None:
     with pytest.raises(SpecialFileError, match=r"pipe\.py: is a pipe, a socket or a device, not a file"):
-        READERS[reader](pipe)
+        reader(pipe)

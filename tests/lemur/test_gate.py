@@ -91,7 +91,7 @@ def test_statistics(folder: str, file: str, change: dict[str, Any], finding: str
     assert all(one.message.startswith(finding or "?") for one in findings)
 
 
-def test_statistics_without_trials() -> None:
+def test_statistics_without_trials_or_gaps() -> None:
     path = "stat/train/img-classification_cifar-10_acc_mine/1.json"
     for data in (b"[]", b"{}", b"[1]"):
         (finding,) = inspect({"mine": ()}.get, path, data)
@@ -99,6 +99,9 @@ def test_statistics_without_trials() -> None:
     trial = {name: value for name, value in TRIAL.items() if name not in ("momentum", "transform")}
     (finding,) = inspect({"mine": ("lr", "momentum")}.get, path, json.dumps([trial]).encode())
     assert finding.message == "trial 1: lacks momentum, transform"
+    trials = trials_of({"a": [(0.5, 1), (0.6, 2), (0.7, 3)]})
+    given = {path: rows for path, rows in trials.items() if not path.endswith("2.json")}
+    assert list(find_untrained(given, trials.keys())) == []
 
 
 @table(__file__, "gate.md", "Names", globals())
@@ -134,12 +137,6 @@ def test_statistics_that_no_training_gives(
     for path, message in faults.items():
         assert found[path].message.startswith(message), found[path].message
         assert found[path].rule == "statistics"
-
-
-def test_epochs_that_are_there_are_no_gap() -> None:
-    trials = trials_of({"a": [(0.5, 1), (0.6, 2), (0.7, 3)]})
-    given = {path: rows for path, rows in trials.items() if not path.endswith("2.json")}
-    assert list(find_untrained(given, trials.keys())) == []
 
 
 ARCH_UID = """import hashlib, re
@@ -261,7 +258,6 @@ def test_a_range_of_commits(repository: Path) -> None:
 
 
 def stated(accuracy: str) -> bytes:
-    """A file of statistics without a duration, whose accuracy is this text."""
     trial = {name: value for name, value in TRIAL.items() if name not in ("accuracy", "duration")}
     return f'[{{"accuracy": {accuracy}, {json.dumps(trial)[1:]}]'.encode()
 
@@ -299,7 +295,6 @@ def make_elsewhere(folder: Path, path: str, target: str | None) -> None:
 
 
 def read_refusals(text: str) -> dict[str, list[str]]:
-    """The findings of the command's JSON, by path."""
     return {file["path"]: [one["rule"] for one in file["findings"]] for file in json.loads(text)["files"]}
 
 
@@ -441,17 +436,13 @@ def search_path() -> str:
     return f"{LEMUR.parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def test_the_hook_takes_networks_and_statistics() -> None:
+def test_the_hook_takes_networks_and_statistics_and_runs(repository: Path, snapshot: str) -> None:
     (hook,) = read_yaml(".pre-commit-hooks.yaml")
     taken = [*statistics("mine"), "ab/nn/nn/mine.py", "ab/nn/nn/sub", "ab/nn/nn", "ab/nn/stat/train", "ab/nn", "ab"]
     left = ["ab/nn/api.py", "ab/nn/nn.py", "README.md", "x/ab/nn/nn/mine.py", "abc/nn/nn/mine.py"]
     for path in (*taken, *left):
         assert bool(re.search(hook["files"], path)) is (path in taken), path
     assert hook["types"] == []  # of `file`, the default, links and submodules are not
-
-
-def test_the_hook_runs(repository: Path, snapshot: str) -> None:
-    """As pre-commit runs it: its words, the arguments of the configuration, then the files."""
     (hook,) = read_yaml(".pre-commit-hooks.yaml")
     assert hook["args"][0] == "--against"
     write(repository, {"ab/nn/nn/mine.py": TEXTS["OTHER"]})
@@ -501,7 +492,6 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def run_step(name: str, cwd: Path, **given: str) -> subprocess.CompletedProcess[str]:
-    """Run a step of the action as its runner does."""
     (step,) = (step for step in read_yaml("action.yml")["runs"]["steps"] if step.get("name") == name)
     command = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]]
     changed = environment(PATH=search_path(), PYTHONPATH=str(cwd), **given)

@@ -64,9 +64,6 @@ def test_a_wrong_option_or_choice_gets_the_near_right_one(line: str, message: st
     assert suggest_near(wrong.value.format_message()).endswith(message)
 
 
-# --- lemur list -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("list")
@@ -85,8 +82,5 @@ def test_any_name_of_a_block_finds_it(extraction: Path) -> None:
     assert len(printed) == len(rows)
     stated = json.loads(CliRunner().invoke(app, ["list", str(extraction), "*Attention", "--json"]).stdout)
     assert {"name", "level", "category", "n_lines", "license"} == stated[0].keys()
-
-
-def test_a_pattern_without_items_is_one_line(extraction: Path) -> None:
     with pytest.raises(UserError, match=r"Nope: none of the \d+ items of .* has such a name; try '\*Nope\*'"):
         list_items(extraction, "Nope")

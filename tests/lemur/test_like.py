@@ -15,7 +15,7 @@ from extract.resolve.index import FactsIndex
 from extract.search.index import Filters
 from lemur.like import search_like
 from lemur_core.files.errors import UserError
-from tests.builders import extractions
+from tests.builders import extractions, synthesis
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "like.md")
@@ -55,17 +55,26 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "out"
 
 
-def test_a_block_by_name(library: Path) -> None:
+def test_a_block_by_name_also_by_the_command(library: Path, tmp_path: Path, lemur_here: Command) -> None:
     told = json.loads(search_like(library, "alpha::Stem", Filters(), count=5, as_json=True))
     assert told["like"] == "alpha@1.0::alpha.blocks.Stem"
     (hit,) = told["hits"]
     assert (hit["block"], hit["agreement"]) == ("beta@2.0::beta.blocks.Stem", "widths")
     assert (hit["similarity"], hit["graph"], hit["code"]) == (1.0, 1.0, 1.0)  # the same class
+    done = lemur_here("search", "--like", "beta::Stem", "--in", library, cwd=tmp_path)
+    assert done.stdout.splitlines()[2] == (
+        "1.000  1.000  1.000  same up to widths  alpha@1.0::alpha.blocks.Stem  (Other)"
+    )
+    done = lemur_here("search", "stem", "--like", "Stem", "--in", library, cwd=tmp_path)
+    assert (done.returncode, "cannot be combined with QUERY" in done.stderr) == (2, True)
+    done = lemur_here("search", "--like", "Nothing", "--in", library, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_a_network_in_a_file(library: Path, tmp_path: Path) -> None:
     path = tmp_path / "net.py"
-    path.write_text(TEXTS["NETWORK"])
+    make = "self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())"
+    path.write_text(synthesis.network(make=make, use="x = self.body(x)", width=8))
     told = search_like(library, str(path), Filters(), count=5).splitlines()
     assert told[0] == f"like {path}"
     assert [line.split()[3].partition("@")[0] for line in told[2:]] == ["alpha", "beta", "gamma"]
@@ -78,17 +87,6 @@ def test_a_network_in_a_file(library: Path, tmp_path: Path) -> None:
         search_like(library, str(path), Filters(), count=5)
     with pytest.raises(UserError, match=r"gone\.py: cannot be read: No such file"):
         search_like(library, str(tmp_path / "gone.py"), Filters(), count=5)
-
-
-def test_the_command(library: Path, tmp_path: Path, lemur_here: Command) -> None:
-    done = lemur_here("search", "--like", "beta::Stem", "--in", library, cwd=tmp_path)
-    assert done.stdout.splitlines()[2] == (
-        "1.000  1.000  1.000  same up to widths  alpha@1.0::alpha.blocks.Stem  (Other)"
-    )
-    done = lemur_here("search", "stem", "--like", "Stem", "--in", library, cwd=tmp_path)
-    assert (done.returncode, "cannot be combined with QUERY" in done.stderr) == (2, True)
-    done = lemur_here("search", "--like", "Nothing", "--in", library, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_a_block_without_a_graph_by_its_code(tmp_path: Path) -> None:

@@ -117,7 +117,9 @@ def test_older_folders_get_theirs_in_the_cache(which: str, tmp_path: Path, reque
     assert verify_folder(older, jobs=1)[0].ok
 
 
-def test_the_command(snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_and_a_static_space(
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extraction: Path
+) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
     run = CliRunner()
@@ -128,9 +130,6 @@ def test_the_command(snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     found: Any = run.invoke(app, ["open", str(tmp_path)])
     assert isinstance(found.exception, UserError)
     assert "no manifest.json" in str(found.exception)
-
-
-def test_a_static_space(extraction: Path, tmp_path: Path) -> None:
     space = tmp_path / "space"
     done = CliRunner().invoke(app, ["open", str(extraction), "--space", str(space), "--no-browser"])
     assert (done.exit_code, done.output) == (0, f"{space / 'index.html'}\n")

@@ -46,7 +46,6 @@ CHAT = "c" * 64
 
 
 def trace(wanted: str, folders: Sequence[Path]) -> list[FolderLink]:
-    """Return the chain of an item."""
     return list(show(wanted, folders).links)
 
 
@@ -128,7 +127,7 @@ def fact(links: list[FolderLink], what: str, key: str) -> Any:
     return next(link.facts[key] for link in links if link.what == what)
 
 
-def test_a_record_is_followed_to_its_file_in_the_wheel(lemur: Path) -> None:
+def test_records_removed_ones_and_conversations_are_followed(lemur: Path) -> None:
     links = trace("net-a", [lemur])
     assert [(link.what, link.name) for link in links] == [
         ("record", "net-a"),
@@ -142,17 +141,11 @@ def test_a_record_is_followed_to_its_file_in_the_wheel(lemur: Path) -> None:
     assert fact(links, "source", "swhid") == content_swhid(b"x = 1\ny = 2\n")
     assert fact(links, "manifest", "sha256") == sha256_file(lemur / "manifest.json")
     assert trace(digest("x = 1\ny = 2\n")[:8], [lemur]) == links
-
-
-def test_a_removed_record_keeps_its_own_chain(lemur: Path) -> None:
     links = trace("net-c", [lemur])
     assert fact(links, "record", "outcome") == "removed at stage exact: exact duplicate"
     assert fact(links, "record", "stands_for_it") == f"net-a {digest('x = 1' + chr(10) + 'y = 2' + chr(10))}"
     assert named(links, "source") == ["ab/nn/nn/net-c.py"]
     assert fact(links, "source", "swhid") == content_swhid(b"x = 4\n")
-
-
-def test_a_conversation_is_followed_to_its_record(lemur: Path) -> None:
     links = trace(CHAT, [lemur])
     assert [link.what for link in links] == ["chat row", "record", "release", "source", "manifest"]
     assert named(links, "record") == ["net-a"]
@@ -186,14 +179,6 @@ def test_a_damaged_extraction_is_told(extraction: Path, tmp_path: Path, text: st
         trace(ATTENTION, [folder])
 
 
-def test_rows_of_a_file_are_told_by_their_number(tmp_path: Path) -> None:
-    rows = Input(name="rows.jsonl", sha256="7" * 64, bytes=1)
-    folder = snapshot(tmp_path / "s", {"a": "x = 1\n", "b": "x = 2\n", "c": "x = 3\n"}, "rows.jsonl", [rows], [])
-    links = trace("b", [folder])
-    assert named(links, "input") == ["rows.jsonl"]
-    assert named(links, "source") == ["row 1 of rows.jsonl"]
-
-
 def test_a_block_is_followed_to_the_lines_of_its_release(extraction: Path) -> None:
     links = trace("Attention", [extraction])
     assert [link.what for link in links] == ["block", "release", "source", "with", "manifest"]
@@ -206,9 +191,6 @@ def test_a_block_is_followed_to_the_lines_of_its_release(extraction: Path) -> No
     )
     assert named(links, "with") == ["alpha@1.0 alpha/parts.py"]
     assert str(fact(links, "with", "swhid")).startswith("swh:1:cnt:")
-
-
-def test_a_block_that_was_not_emitted_has_its_lines_too(extraction: Path) -> None:
     links = trace("Native", [extraction])
     assert fact(links, "block", "code") is None
     assert named(links, "source") == ["alpha@1.0 alpha/blocks.py"]
@@ -223,7 +205,9 @@ def of_blocks(extraction: Path, tmp_path: Path) -> Path:
     return snapshot(tmp_path / "s", codes, "lemur@2.1.0 + blocks", [WHEEL, *inputs], [describe_parent(extraction)])
 
 
-def test_a_parent_among_the_folders_is_followed(of_blocks: Path, extraction: Path) -> None:
+def test_a_parent_among_the_folders_is_followed_by_its_digest_alone(
+    of_blocks: Path, extraction: Path, tmp_path: Path
+) -> None:
     links = trace(f"block-{ATTENTION}", [of_blocks, extraction])
     assert [link.what for link in links if link.depth == 0] == ["record", "input", "input", "block", "manifest"]
     assert links[3].name == ATTENTION
@@ -232,17 +216,10 @@ def test_a_parent_among_the_folders_is_followed(of_blocks: Path, extraction: Pat
     below = trace(ATTENTION, [extraction])
     assert [(link.what, link.name, link.facts) for link in links[6:]] == [(b.what, b.name, b.facts) for b in below]
     assert {link.depth for link in links[5:]} == {1}
-
-
-def test_a_row_from_another_input_is_not_in_the_parent(of_blocks: Path, extraction: Path) -> None:
     links = trace("net-b", [of_blocks, extraction])
     assert named(links, "source") == ["ab/nn/nn/net-b.py"]
     assert named(links, "release") == [WHEEL.name]
     assert links[-1].facts["followed"] == f"{extraction}: 0 of 1 codes are in it"
-
-
-def test_a_parent_is_known_by_its_digest_alone(of_blocks: Path, extraction: Path, tmp_path: Path) -> None:
-    """A folder with another manifest is not taken for it, whatever it is called and holds; its name may change."""
     wanted = f"block-{ATTENTION}"
     other = Path(shutil.copytree(extraction, tmp_path / "other" / "blocks"))
     renamed = Path(shutil.copytree(extraction, tmp_path / "renamed"))
@@ -267,13 +244,18 @@ def test_what_is_not_there(lemur: Path, extraction: Path, wanted: str, message: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_rows_or_manifest(lemur: Path, tmp_path: Path) -> None:
+def test_rows_of_a_file_and_folders_without_rows_or_manifest(lemur: Path, tmp_path: Path) -> None:
     text = (lemur / "manifest.json").read_text().replace('"snapshot"', '"sensitivity"')
     (lemur / "manifest.json").write_text(text)
     with pytest.raises(UserError, match="contains a sensitivity, which has no items; pass one of ablation, "):
         trace("net-a", [lemur])
     with pytest.raises(UserError, match=r"no manifest\.json; not a finished lemur folder"):
         trace("net-a", [tmp_path])
+    rows = Input(name="rows.jsonl", sha256="7" * 64, bytes=1)
+    folder = snapshot(tmp_path / "s", {"a": "x = 1\n", "b": "x = 2\n", "c": "x = 3\n"}, "rows.jsonl", [rows], [])
+    links = trace("b", [folder])
+    assert named(links, "input") == ["rows.jsonl"]
+    assert named(links, "source") == ["row 1 of rows.jsonl"]
 
 
 def test_the_command(lemur: Path, lemur_here: Any) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
-from tests.builders.suites import read_table, table
+from tests.builders.suites import table
 from train.compose.assemble import assemble
 from train.compose.library import open_library
 from train.compose.network_text import PREAMBLE, Filled, network_text
@@ -25,17 +25,18 @@ from train.model.contract import check_contract
 from train.model.recipe import SHIPPED, Network, Recipe, Slots, load_recipe
 
 SMALL = {"model": {"name": "small", "widths": (8, 16), "depths": (1, 2)}}
-FOUND = read_table(__file__, "assemble.md", "Found", globals())
+FOUND = {
+    "residual": {"use": "PreAct", "arguments": {"in_chs": "$channels", "norm_layer": "$norm_activation"}},
+    "attention": "kit::kit.gates.Gate", "downsample": "kit.pool.Blur", "stochastic_depth": "DropBranch",
+}  # fmt: skip
 
 
 def recipe(slots: dict[str, Any], **more: Any) -> Recipe:
-    """A small network with such slots."""
     return Recipe.model_validate({**SMALL, "slots": slots, **more})
 
 
 @pytest.fixture(scope="module")
 def made(folder: Path) -> Network:
-    """A network with four found blocks."""
     mixing = {"mixup_alpha": 0.2, "cutmix_alpha": 1.0}
     return assemble(recipe(FOUND, augmentation=mixing, training={"clip_norm": 1.0, "schedule": "onecycle"}), folder)
 
@@ -99,7 +100,6 @@ def load(code: str) -> ModuleType:
 
 
 def net_of(made: Network, **prm: float) -> Any:
-    """The network, on the CPU."""
     torch.manual_seed(0)
     return load(made.code).Net((4, 3, 32, 32), (10,), {**made.prm, **prm}, torch.device("cpu"))
 
@@ -129,17 +129,6 @@ def test_the_file_tells_what_it_is(made: Network, folder: Path) -> None:
     assert made.recipe.model.name == made.name == "small"
 
 
-def test_the_branch_ends_in_attention_and_stochastic_depth(made: Network) -> None:
-    net = net_of(made, stochastic_depth=0.4)
-    residual = [module for module in net.modules() if type(module).__name__ == "PreAct"]
-    assert [[type(part).__name__ for part in block.last] for block in residual] == [["Gate", "DropBranch"]] * 3
-    assert [round(block.last[1].drop_prob, 6) for block in residual] == [0.0, 0.2, 0.4]
-    torch.nn.init.zeros_(residual[0].conv.weight)
-    torch.nn.init.zeros_(residual[0].conv.bias)
-    inputs = torch.randn(2, 8, 8, 8)
-    assert torch.equal(residual[0].eval()(inputs), inputs)
-
-
 def test_it_runs_learns_and_pickles(made: Network) -> None:
     net = net_of(made)
     images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
@@ -159,9 +148,17 @@ def test_it_runs_learns_and_pickles(made: Network) -> None:
     assert len(weights["params"]) + len(others["params"]) == len(list(net.parameters()))
     with pytest.raises(FloatingPointError, match="in step 13; lower lr"):
         net.learn([(images.fill_(float("nan")), labels)])
+    net = net_of(made, stochastic_depth=0.4)
+    residual = [module for module in net.modules() if type(module).__name__ == "PreAct"]
+    assert [[type(part).__name__ for part in block.last] for block in residual] == [["Gate", "DropBranch"]] * 3
+    assert [round(block.last[1].drop_prob, 6) for block in residual] == [0.0, 0.2, 0.4]
+    torch.nn.init.zeros_(residual[0].conv.weight)
+    torch.nn.init.zeros_(residual[0].conv.bias)
+    inputs = torch.randn(2, 8, 8, 8)
+    assert torch.equal(residual[0].eval()(inputs), inputs)
 
 
-def test_the_file_is_clean(made: Network, tmp_path: Path) -> None:
+def test_the_file_is_clean_and_the_same_from_another_process(made: Network, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "net.py").write_text(made.code, encoding="utf-8")
     done = subprocess.run([sys.executable, "-m", "pyflakes", "net.py"], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
@@ -172,9 +169,6 @@ def test_the_file_is_clean(made: Network, tmp_path: Path) -> None:
     }
     assert imported <= {"torch", "torchvision"} | sys.stdlib_module_names
     assert max(map(len, made.code.splitlines())) <= 120
-
-
-def test_the_same_bytes_from_another_process(made: Network, folder: Path) -> None:
     assert made.recipe is not None
     script = (
         "import sys; from pathlib import Path; from train.compose.assemble import assemble; from train.model.recipe import Recipe; "
@@ -256,16 +250,13 @@ def test_a_transition_in_each_order(folder: Path, order: str, size: int, most: i
     assert sum(isinstance(module, torch.nn.MaxPool2d) for module in transition.modules()) == most
 
 
-def test_subsampling_after_a_maximum_is_the_maximum_at_stride_2() -> None:
+def test_orders_that_give_the_same() -> None:
     settings = (("conv_max_pool", "subsample"), ("conv_pool", "max_pool"))
     recipes = [recipe({"downsample": pool}, model={**SMALL["model"], "transition": order}) for order, pool in settings]
     first, second = (net_of(assemble(each, None)).eval() for each in recipes)
     second.load_state_dict(first.state_dict())
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(first(images), second(images))
-
-
-def test_a_downsampling_that_is_a_convolution_stands_alone() -> None:
     orders = ("pool_conv", "conv_pool", "conv_max_pool")
     texts = {
         assemble(recipe({}, model={**SMALL["model"], "transition": order}), None).code.partition("# Stages")[2]
@@ -279,15 +270,6 @@ def test_refused(slots: dict[str, Any], said: str, folder: Path) -> None:
     with pytest.raises(UserError) as caught:
         assemble(recipe(slots), folder)
     assert said in str(caught.value)
-
-
-def test_refused_without_a_folder_or_out_of_range() -> None:
-    for wanted, said in (
-        (recipe({"attention": "Gate"}), "no part 'Gate'; built in: 'none'; for blocks, pass --in DIR"),
-        (recipe({}, training={"learning_rate": 2.0}), r"training.learning_rate: 2.0; the hyperparameters of LEMUR"),
-    ):
-        with pytest.raises(UserError, match=said):
-            assemble(wanted, None)
 
 
 def test_a_slot_may_be_computed_in_float32(folder: Path) -> None:
@@ -314,3 +296,9 @@ def test_shipped_recipes_are_valid_and_the_plain_one_needs_no_folder() -> None:
     made = assemble(load_recipe(SHIPPED / "plain.toml"), None)
     assert not made.ingredients
     assert check_contract(made.code) is None
+    for wanted, said in (
+        (recipe({"attention": "Gate"}), "no part 'Gate'; built in: 'none'; for blocks, pass --in DIR"),
+        (recipe({}, training={"learning_rate": 2.0}), r"training.learning_rate: 2.0; the hyperparameters of LEMUR"),
+    ):
+        with pytest.raises(UserError, match=said):
+            assemble(wanted, None)

@@ -43,12 +43,19 @@ def test_shapes_and_types(settings: Augmentation, count: int) -> None:
     assert settings == NOTHING or not torch.equal(out, other[0])
 
 
-def test_nothing_asked_is_normalisation_alone() -> None:
+def test_normalisation_alone_small_images_first_and_squares() -> None:
     images, labels = batch()
     out, targets = augment(NOTHING, images, labels)
     mean, std = (torch.tensor(value).view(1, 3, 1, 1) for value in (PIXELS.mean, PIXELS.std))
     torch.testing.assert_close(out, (images.float() / 255 - mean) / std)
     assert torch.equal(targets, labels)
+    images, labels = batch()
+    settings = Augmentation(small_size=16, small_fraction=0.5)
+    assert [augment(settings, images, labels, step)[0].shape[-1] for step in (0, 49, 50)] == [16, 16, 32]
+    images = torch.full((GROUP, 3, 32, 32), 255, dtype=torch.uint8)
+    out, _ = augment(NOTHING.model_copy(update={"cutout": 8}), images, torch.zeros(GROUP, dtype=torch.int64))
+    erased = out.abs().amax(1) < 0.05
+    assert erased.sum((1, 2)).tolist() == [64] * GROUP
 
 
 def test_each_group_has_a_draw_of_its_own() -> None:
@@ -96,13 +103,6 @@ def test_an_alternating_flip_shows_each_image_both_ways() -> None:
     assert torch.equal(plain, PIXELS.normalise(images))
 
 
-def test_a_square_of_the_side_is_erased_to_the_mean() -> None:
-    images = torch.full((GROUP, 3, 32, 32), 255, dtype=torch.uint8)
-    out, _ = augment(NOTHING.model_copy(update={"cutout": 8}), images, torch.zeros(GROUP, dtype=torch.int64))
-    erased = out.abs().amax(1) < 0.05
-    assert erased.sum((1, 2)).tolist() == [64] * GROUP
-
-
 def test_pixels_are_those_of_the_chosen_images() -> None:
     images, _ = batch()
     images[32:] = 0
@@ -126,9 +126,3 @@ def test_independent_crops_and_squares_have_a_draw_for_each_image() -> None:
     changed = (erased != PIXELS.normalise(images)).any(1)
     assert all(int(each.sum()) in range(130, 145) for each in changed)  # less where a pixel had that color
     assert len(torch.unique(changed, dim=0)) > 50
-
-
-def test_small_images_come_first() -> None:
-    images, labels = batch()
-    settings = Augmentation(small_size=16, small_fraction=0.5)
-    assert [augment(settings, images, labels, step)[0].shape[-1] for step in (0, 49, 50)] == [16, 16, 32]

@@ -26,9 +26,6 @@ def test_each_kind_is_found_by_what_it_does(folder: Path) -> None:
     assert names(dropping) == ["kit.drop.DropBranch"]
     residual = {one.block.rpartition(".")[2]: one for one in candidates("residual", folder, WIDTHS)}
     assert residual["PreAct"].facts["branch_end"] == "last"
-
-
-def test_those_that_fit_come_first_by_parameters_and_what_imports_more_than_torch_is_not_tried(folder: Path) -> None:
     found = candidates("attention", folder, WIDTHS)
     assert [one.fits for one in found] == sorted((one.fits for one in found), reverse=True)
     fitting = [one.parameters for one in found if one.parameters is not None]
@@ -48,13 +45,6 @@ def test_a_second_time_nothing_is_run(folder: Path, monkeypatch: pytest.MonkeyPa
     assert candidates("downsample", folder, WIDTHS) == first
     with pytest.raises(AssertionError, match="no sandbox"):
         candidates("downsample", folder, (4, 8))
-
-
-def test_a_candidate_tells_itself_in_a_line() -> None:
-    right = SlotCandidate("kit@1::Blur", True, None, "channels=channels", 0, {"antialiased": True, "stride": 1})
-    assert right.line() == "fits kit@1::Blur(channels=channels): 0 parameters, antialiased, stride 1"
-    wrong = SlotCandidate("kit@1::Post", False, "has no identity shortcut", "dim=channels", None, {})
-    assert wrong.line() == "no   kit@1::Post: has no identity shortcut"
 
 
 def test_wrong_questions(folder: Path, tmp_path: Path) -> None:
@@ -82,3 +72,7 @@ def test_blocks_are_found_by_the_end_of_their_names(folder: Path) -> None:
     assert library.near("Gait") == ["kit@1.0::kit.gates.Gate"]
     with pytest.raises(UserError, match=r"2 blocks are named 'Blur': kit@1.0::kit.pool.Blur, kit@1.0::other.pool.Blur"):
         library.find("Blur")
+    right = SlotCandidate("kit@1::Blur", True, None, "channels=channels", 0, {"antialiased": True, "stride": 1})
+    assert right.line() == "fits kit@1::Blur(channels=channels): 0 parameters, antialiased, stride 1"
+    wrong = SlotCandidate("kit@1::Post", False, "has no identity shortcut", "dim=channels", None, {})
+    assert wrong.line() == "no   kit@1::Post: has no identity shortcut"

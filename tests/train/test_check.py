@@ -47,10 +47,7 @@ def with_learn(statement: str) -> str:
     return TINY.replace(LEARN, f"{LEARN}        {statement}\n")
 
 
-# --- figures ------------------------------------------------------------------------------------------------------------
-
-
-def test_what_a_check_gives(learned: CheckResult) -> None:
+def test_what_a_check_gives_every_time(learned: CheckResult, check: Check) -> None:
     assert learned.status == "ok", learned.error
     assert learned.name == lemur_name(TINY, "tiny")
     assert learned.accuracy is not None
@@ -58,12 +55,11 @@ def test_what_a_check_gives(learned: CheckResult) -> None:
     assert 0.2 < learned.accuracy <= 1  # guessing gives 0.1
     assert learned.accuracy_to_time == accuracy_to_time(learned.accuracy, learned.duration)
     assert learned.code_quality == 1.0
-
-
-def test_the_same_seed_gives_the_same_accuracy(check: Check, learned: CheckResult) -> None:
     again = check(TINY, PRM, settings=QUICK)
     assert again.accuracy == learned.accuracy
     assert again.name == lemur_name(TINY)
+    found = [accuracy_to_time(*one) for one in ((0.6, 10**11), (0.6, 2 * 10**11), (0.1, 5), (0.0, 5))]
+    assert found == pytest.approx([0.5, 0.25, 0.0, 0.0])
 
 
 def test_epochs_and_the_way_the_data_come(check: Check) -> None:
@@ -104,13 +100,6 @@ def test_low_accuracy_is_told(check: Check, data: Cifar10) -> None:
     assert result.accuracy_to_time == 0.0
 
 
-def test_accuracy_to_time() -> None:
-    found = [accuracy_to_time(*one) for one in ((0.6, 10**11), (0.6, 2 * 10**11), (0.1, 5), (0.0, 5))]
-    assert found == pytest.approx([0.5, 0.25, 0.0, 0.0])
-
-
-# --- what fails ---------------------------------------------------------------------------------------------------------
-
 FAULTS: dict[str, tuple[str, str, str]] = read_table(__file__, "check.md", "Faults", globals())
 
 
@@ -143,8 +132,6 @@ def test_other_requests_are_refused(data: Cifar10) -> None:
             check_nn(TINY, PRM, dataset=data, **asked)
     assert check_nn("", PRM, dataset=data).status == "contract"  # found without a sandbox
 
-
-# --- transforms ---------------------------------------------------------------------------------------------------------
 
 PLAIN = ("norm", "norm_32", "norm_64", "echo", "echo_128", "complex", "complex_64", "center_crop", "soft_pad")
 

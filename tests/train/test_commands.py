@@ -5,12 +5,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lemur_core.files.errors import UsageError, UserError
-from tests.builders.suites import read_files, table
+from tests.builders import synthesis
 from tests.builders.training import made_up_record
 from train.cli import read_numbers
 from train.compose.assemble import assemble_to
@@ -18,8 +17,7 @@ from train.model.recipe import Recipe, agree_on_training, find_recipe, network_i
 from train.runs.run_folder import run_text
 
 LEMUR = Path(sys.executable).with_name("lemur")
-TEXTS = read_files(__file__, "commands.md")
-NET = TEXTS["NET"]
+NET = '# Prm:     {"lr": 0.1, "momentum": 0.9}\n' + synthesis.network()
 
 
 def lemur(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -47,7 +45,7 @@ def test_what_arguments_are_read_as(tmp_path: Path) -> None:
             call()
 
 
-def test_a_network_states_its_hyperparameters_or_is_given_them(tmp_path: Path) -> None:
+def test_a_network_states_its_hyperparameters_and_is_trained_with_them(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(NET)
     assert network_in(path, None).prm == {"lr": 0.1, "momentum": 0.9}
@@ -58,9 +56,6 @@ def test_a_network_states_its_hyperparameters_or_is_given_them(tmp_path: Path) -
     path.write_text("x = 1\n")
     with pytest.raises(UserError, match=r"mine\.py: does not meet LEMUR's contract: "):
         network_in(path, "{}")
-
-
-def test_a_file_is_trained_with_its_own_hyperparameters(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(NET)
     net = network_in(path, '{"lr": 0.05, "momentum": 0.8, "batch": 16, "dropout": 0.3}')
@@ -111,22 +106,10 @@ def test_assemble_writes_a_file_that_run_takes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
     net = tmp_path / "stuck.py"
-    net.write_text(NET.replace("        return self.layers(x)", "        while True: pass"))
+    net.write_text(NET.replace("        x = self.stem(x).relu()", "        while True: pass"))
     out = tmp_path / "out"
     run = lemur("run", net, "--data", "synthetic:200", "--held-out", "50", "--out", out, "--step-limit", "3")
     assert run.returncode == 1
     assert "stuck: timeout: nothing was finished within 3 s, in net.py:" in run.stderr
     assert run.stdout == ""
     assert json.loads((out / "record.json").read_text())["status"] == "timeout"
-
-
-@table(__file__, "commands.md", "What is wrong is one line", globals())
-def test_what_is_wrong_is_one_line(
-    arguments: tuple[str, ...], code: int, said: str, tmp_path: Path, lemur_here: Any
-) -> None:
-    done = lemur_here("train", *arguments, cwd=tmp_path)
-    assert done.returncode == code
-    assert said in " ".join(done.stderr.replace("│", " ").split())
-    if "╭" not in done.stderr:  # what Typer itself refuses stands in a box
-        assert done.stderr.strip().count("\n") == 0
-    assert "Traceback" not in done.stderr

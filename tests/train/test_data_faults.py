@@ -30,7 +30,6 @@ FORMS = (
 
 @pytest.fixture(scope="module", autouse=True)
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What `write_python` writes passes for the original files."""
     with pytest.MonkeyPatch.context() as patch:
         cifar_files.pass_for_originals(cifar_files.write_python(tmp_path_factory.mktemp("original"), MADE), patch)
         yield
@@ -49,9 +48,6 @@ def error_of(source: Path | str, tmp: Path, *, counted: bool = False) -> str:
     return str(caught.value)
 
 
-# --- nothing that is known --------------------------------------------------------------------------------------
-
-
 @table(__file__, "data_faults.md", "No known form", globals())
 def test_no_known_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -59,16 +55,19 @@ def test_no_known_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: 
     assert error_of(source, tmp_path) == said
 
 
-# --- Parquet ----------------------------------------------------------------------------------------------------
-
-
-def test_one_file_is_one_split(tmp_path: Path) -> None:
+def test_files_that_are_missing(tmp_path: Path) -> None:
     folder = cifar_files.write_parquet(tmp_path / "in", MADE)
     assert error_of(folder / TRAIN, tmp_path).startswith(f"{folder / TRAIN}: is not a folder")
     (folder / TRAIN).rename(folder / "all.parquet")
     assert error_of(folder, tmp_path) == (
         f"{folder}: holds test-*.parquet and no train-*.parquet; put the files of both splits there"
     )
+    folder = cifar_files.write_python(tmp_path, MADE)
+    (folder / "data_batch_4").unlink()
+    (folder / "test_batch").unlink()
+    said = "data_batch_4, test_batch missing; get the complete Python version of CIFAR-10"
+    assert error_of(folder, tmp_path) == f"{folder}: {said}"
+    assert error_of(f"torchvision:{tmp_path}", tmp_path) == f"{folder}: {said}"
 
 
 IMAGES = [cifar_files.encode(image) for image in MADE.train_images[:3]]
@@ -122,16 +121,10 @@ def test_damaged_parquet(tmp_path: Path) -> None:
     assert error_of(folder, tmp_path).startswith(f"{folder / TRAIN}")
 
 
-# --- counts -----------------------------------------------------------------------------------------------------
-
-
 def test_wrong_counts(tmp_path: Path) -> None:
     folder = cifar_files.write_parquet(tmp_path / "in", MADE)
     said = f"{folder}: the train split has 50 images, CIFAR-10 has 50,000; get the whole data set"
     assert error_of(folder, tmp_path, counted=True) == said
-
-
-def test_uneven_classes(tmp_path: Path) -> None:
     folder = cifar_files.write_parquet(tmp_path / "in", MADE)
     labels = np.arange(50_000) % 10
     labels[0] = 7
@@ -142,18 +135,6 @@ def test_uneven_classes(tmp_path: Path) -> None:
         f"{folder}: the train split has 4,999 images of label 0 (2 labels are off), "
         "CIFAR-10 has 5,000 of each; get the data set again"
     )
-
-
-# --- batches ----------------------------------------------------------------------------------------------------
-
-
-def test_missing_batches(tmp_path: Path) -> None:
-    folder = cifar_files.write_python(tmp_path, MADE)
-    (folder / "data_batch_4").unlink()
-    (folder / "test_batch").unlink()
-    said = "data_batch_4, test_batch missing; get the complete Python version of CIFAR-10"
-    assert error_of(folder, tmp_path) == f"{folder}: {said}"
-    assert error_of(f"torchvision:{tmp_path}", tmp_path) == f"{folder}: {said}"
 
 
 class Attack:

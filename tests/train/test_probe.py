@@ -20,7 +20,6 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(slot: str, text: str, *builds: str, strict: bool = True, widths: tuple[int, ...] = (8, 16)) -> dict[str, Any]:
-    """What the probe says of a class."""
     target = text.partition("class ")[2].partition("(")[0] if "class " in text else text
     with warnings.catch_warnings():
         return probe_filler(
@@ -90,18 +89,6 @@ def test_wrong(slot: str, text: str, build: str, reason: str) -> None:
     assert reason in answer["reason"]
 
 
-def test_every_slot_is_covered() -> None:
-    assert {name.partition(",")[0] for name in RIGHT} == {slot for slot, *_ in WRONG} == set(SLOTS)
-
-
-def test_the_first_build_that_fits_is_taken_else_the_one_that_came_furthest_is_told() -> None:
-    fits = ask("attention", TEXTS["GATE"], "no_such=1", "16", "channels", "channels, reduction=2")
-    assert fits["build"] == "channels"
-    fails = ask("attention", TEXTS["GATE"], "no_such=channels", "channels - 1", "16", "also_not=channels")
-    assert fails["build"] == "channels - 1"
-    assert "does not run" in fails["reason"]
-
-
 def test_what_else_is_told() -> None:
     of_factories = ask("residual", TEXTS["RESIDUAL"], "channels, norm_layer=make_norm_activation")
     assert of_factories["facts"]["branch_end"] == "last"
@@ -109,11 +96,14 @@ def test_what_else_is_told() -> None:
     assert halving["facts"] == {"stride": 2}
     broken = ask("norm", "class Broken(nn.Nothing):\n    pass\n", "channels")
     assert broken["reason"].startswith("its file cannot be executed: AttributeError")
-
-
-def test_all_widths_are_tried() -> None:
     assert ask("attention", TEXTS["GATE"], "8", widths=(8,))["fits"]
     assert "4×16×16×16" in ask("attention", TEXTS["GATE"], "8", widths=(8, 16))["reason"]
+    fits = ask("attention", TEXTS["GATE"], "no_such=1", "16", "channels", "channels, reduction=2")
+    assert fits["build"] == "channels"
+    fails = ask("attention", TEXTS["GATE"], "no_such=channels", "channels - 1", "16", "also_not=channels")
+    assert fails["build"] == "channels - 1"
+    assert "does not run" in fails["reason"]
+    assert {name.partition(",")[0] for name in RIGHT} == {slot for slot, *_ in WRONG} == set(SLOTS)
 
 
 def test_a_network_that_does_not_learn_is_told() -> None:

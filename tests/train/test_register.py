@@ -44,7 +44,7 @@ def dump(db: Path) -> list[str]:
         return list(database.iterdump())
 
 
-def test_trials_are_added_once(db: Path, folder: Path) -> None:
+def test_trials_are_added_once_as_the_package_would(db: Path, folder: Path) -> None:
     assert register(db, [folder]) == RegistrationCounts(3, 0, ())
     before = dump(db)
     assert register(db, [folder, folder]) == RegistrationCounts(0, 6, ())
@@ -52,6 +52,27 @@ def test_trials_are_added_once(db: Path, folder: Path) -> None:
     (line,) = register(db, [write_run(folder.with_name("spaced"), TINY + "\n")]).failed
     assert line.endswith(f"spaced/net.py: the database has other code under the name {NAME}")
     assert dump(db) == before
+    register(db, [folder])
+    write_lemur_files(folder, made_up_record(), TINY, history())
+    (trial,) = json.loads((folder / STATS / "3.json").read_text())
+    values = ["norm_flip", trial["uid"], "img-classification", "cifar-10", "acc", NAME, 3, 30_750_000_000, 0.5512]
+    columns = "transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
+    assert rows(db, f"SELECT id, {columns} FROM stat WHERE epoch = 3") == [(lemur_digest(values), *values)]
+    assert rows(db, "SELECT code, id FROM nn") == [(TINY, lemur_digest(TINY))]
+    stored = dict(rows(db, f"SELECT name, value FROM prm WHERE uid = '{trial['uid']}'"))
+    assert stored == {key: value for key, value in trial.items() if key not in ("uid", "duration", "accuracy")}
+    import torch
+
+    register(db, [folder])
+    module: dict[str, Any] = {}
+    exec(rows(db, "SELECT code FROM metric WHERE name = 'acc'")[0][0], module)
+    metric = module["create_metric"]((10,))
+    scores = torch.eye(4)
+    assert metric(scores, torch.tensor([0, 1, 2, 0])) == (3, 4)
+    assert metric(scores[None, :2], torch.tensor([[0, 0]])) == (4, 6)
+    assert metric.result() == pytest.approx(4 / 6)
+    metric.reset()
+    assert metric.result() == 0
 
 
 def test_a_run_that_was_changed_is_refused(db: Path, folder: Path) -> None:
@@ -62,18 +83,6 @@ def test_a_run_that_was_changed_is_refused(db: Path, folder: Path) -> None:
     (line,) = register(db, [folder]).failed
     assert "digests: history.jsonl differs from its digest; it was changed after training" in line
     assert not db.exists()
-
-
-def test_rows_are_those_that_the_package_would_make(db: Path, folder: Path) -> None:
-    register(db, [folder])
-    write_lemur_files(folder, made_up_record(), TINY, history())
-    (trial,) = json.loads((folder / STATS / "3.json").read_text())
-    values = ["norm_flip", trial["uid"], "img-classification", "cifar-10", "acc", NAME, 3, 30_750_000_000, 0.5512]
-    columns = "transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
-    assert rows(db, f"SELECT id, {columns} FROM stat WHERE epoch = 3") == [(lemur_digest(values), *values)]
-    assert rows(db, "SELECT code, id FROM nn") == [(TINY, lemur_digest(TINY))]
-    stored = dict(rows(db, f"SELECT name, value FROM prm WHERE uid = '{trial['uid']}'"))
-    assert stored == {key: value for key, value in trial.items() if key not in ("uid", "duration", "accuracy")}
 
 
 def test_all_that_a_trial_refers_to_is_there(db: Path, folder: Path, tmp_path: Path) -> None:
@@ -92,21 +101,6 @@ def test_all_that_a_trial_refers_to_is_there(db: Path, folder: Path, tmp_path: P
     assert rows(db, "SELECT name FROM transform ORDER BY name") == [("norm",), ("norm_flip",)]
     for name, code in rows(db, "SELECT name, code FROM transform UNION SELECT name, code FROM metric"):
         compile(code, name, "exec")
-
-
-def test_the_metric_of_a_new_database_works(db: Path, folder: Path) -> None:
-    import torch
-
-    register(db, [folder])
-    module: dict[str, Any] = {}
-    exec(rows(db, "SELECT code FROM metric WHERE name = 'acc'")[0][0], module)
-    metric = module["create_metric"]((10,))
-    scores = torch.eye(4)
-    assert metric(scores, torch.tensor([0, 1, 2, 0])) == (3, 4)
-    assert metric(scores[None, :2], torch.tensor([[0, 0]])) == (4, 6)
-    assert metric.result() == pytest.approx(4 / 6)
-    metric.reset()
-    assert metric.result() == 0
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = read_table(__file__, "register.md", "Refused", globals())
@@ -173,8 +167,6 @@ def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path, monkeypatc
             register(db, [folder])
 
 
-# --- the files ---------------------------------------------------------------------------------------------------------
-
 #: A whole file of release 2.1.0: img-classification_cifar-10_acc_rl-init-fc39cd17045c03d9657ff97dcd16ed79/1.json.
 REAL = (
     '[\n    {\n        "accuracy": 0.6261,\n        "batch": 64,\n        "dropout": 0.2,\n        "duration": 3114262480,\n'
@@ -212,10 +204,6 @@ def test_names_and_contents(tmp_path: Path) -> None:
     on_test = dict(sorted({**hyperparameters, "accuracy_on": "test images"}.items()))
     assert first == {**on_held_out, "accuracy": 0.25, "duration": 10_250_000_000, "uid": lemur_digest(on_held_out)}
     assert last == {**on_test, "accuracy": 0.5512, "duration": 30_750_000_000, "uid": lemur_digest(on_test)}
-
-
-def test_the_format_is_that_of_the_real_files(tmp_path: Path) -> None:
-    """Same keys but for those that say more, same types, same order, same layout of the text."""
     write_lemur_files(tmp_path, made_up_record(), TINY, history())
     text = (tmp_path / STATS / "3.json").read_text(encoding="utf-8")
     (ours,), (real,) = json.loads(text), json.loads(REAL)
@@ -227,6 +215,11 @@ def test_the_format_is_that_of_the_real_files(tmp_path: Path) -> None:
     assert json.dumps(json.loads(text), indent=4) == text
     assert json.dumps(json.loads(REAL), indent=4) == REAL
     assert len(ours["uid"]) == len(real["uid"])
+    said = '{"lr": 0.5, "momentum": 0.1, "batch": 7, "transform": "mirror", "dropout": 0.3}'
+    write_lemur_files(tmp_path, made_up_record(prm=said), TINY, history())
+    (trial,) = json.loads(written(tmp_path)[f"{STATS}/1.json"])
+    used = {"lr": 0.05, "momentum": 0.9, "batch": 64, "transform": "norm_flip", "dropout": 0.3}
+    assert {name: trial[name] for name in used} == used
 
 
 def test_only_epochs_with_an_accuracy_are_written(tmp_path: Path) -> None:
@@ -238,11 +231,3 @@ def test_only_epochs_with_an_accuracy_are_written(tmp_path: Path) -> None:
     write_lemur_files(tmp_path / "held-out", untested, TINY, history())
     (trial,) = json.loads((tmp_path / "held-out" / STATS / "3.json").read_text())
     assert (trial["accuracy"], trial["accuracy_on"]) == (0.5625, "held-out training images")
-
-
-def test_a_trial_states_what_trained_it_whatever_the_networks_hyperparameters_say(tmp_path: Path) -> None:
-    said = '{"lr": 0.5, "momentum": 0.1, "batch": 7, "transform": "mirror", "dropout": 0.3}'
-    write_lemur_files(tmp_path, made_up_record(prm=said), TINY, history())
-    (trial,) = json.loads(written(tmp_path)[f"{STATS}/1.json"])
-    used = {"lr": 0.05, "momentum": 0.9, "batch": 64, "transform": "norm_flip", "dropout": 0.3}
-    assert {name: trial[name] for name in used} == used

@@ -62,7 +62,6 @@ def train_in(box: SharedSandbox | None, training_run: TrainingRun, out: Path, **
 
 
 def identity_key(data: Cifar10, line: str = "pass  # HERE", recipe: Recipe = RECIPE) -> str:
-    """By which the work of a run is found again."""
     net = Network("tiny", NET.replace("pass  # HERE", line), {"lr": 0.1})
     identity = TrainingRun(net, recipe, 0, data, 64).identify("cpu")
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
@@ -75,7 +74,6 @@ def digest(out: Path) -> str:
 
 
 def epochs(out: Path) -> list[dict[str, object]]:
-    """The figures but those of time."""
     lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
 
@@ -186,7 +184,6 @@ LONGER = RECIPE.changed(training__epochs=3)
 
 @pytest.fixture(scope="module")
 def whole(data: Cifar10, box: SharedSandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A slow run that nobody interrupted."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert run(data, box, out, SLOW, recipe=LONGER).status == "ok"
     return out

@@ -24,13 +24,7 @@ from train.model.recipe import Recipe
 from train.model.slots import Filler
 from train.runs.job import EpochFigures, read_record
 from train.runs.run import Resources
-from train.runs.run_folder import (
-    canonical_json,
-    read_identity,
-    recipe_text,
-    record_text,
-    write_run_manifest,
-)
+from train.runs.run_folder import canonical_json, read_identity, recipe_text, record_text, write_run_manifest
 from train.studies.ablation import FULL, ablation_page, read_study, write_study
 from train.studies.study import Study
 
@@ -61,7 +55,6 @@ def filler_of(block: Block) -> Filler:
 
 
 def network_of(blocks: list[tuple[str, Block]]) -> str:
-    """A network's file as `lemur train assemble` comments it."""
     parts = []
     for slot, block in blocks:
         comment = "\n".join(f"# {line}".rstrip() for line in provenance(slot, filler_of(block)))
@@ -70,7 +63,6 @@ def network_of(blocks: list[tuple[str, Block]]) -> str:
 
 
 def make_run(folder: Path, *blocks: tuple[str, Block], **changes: Any) -> TrainingRecord:
-    """The files of a run that was trained, without its manifest."""
     code = network_of(list(blocks))
     fields = {
         slot: {name: getattr(block, name) for name in Ingredient.model_fields if name != "slot"}
@@ -112,7 +104,6 @@ def finish(folder: Path, library: Path | None) -> None:
 
 @pytest.fixture
 def run(library: Path, tmp_path: Path) -> Path:
-    """A finished run whose network holds one MIT block."""
     out = tmp_path / "run"
     make_run(out, ("attention", block_of(library, "alpha.blocks.Attention")))
     finish(out, library)

@@ -10,13 +10,10 @@ from train.model.recipe import ModelSettings, Slots
 from train.model.slots import BUILT_IN, SLOTS, list_sizes, list_widths, suits
 
 
-def test_slots_are_those_of_a_recipe() -> None:
+def test_slots_and_their_sizes() -> None:
     assert set(SLOTS) == set(Slots.model_fields) == set(BUILT_IN)
     for slot, default in Slots():
         assert default.use == "none" or default.use in BUILT_IN[slot]
-
-
-def test_sizes() -> None:
     expected = {
         "stem": [{"in_channels": 3, "out_channels": 8}],
         "residual": [{"channels": 8}, {"channels": 16}],

@@ -105,7 +105,6 @@ def run(*arguments: object) -> str:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of all files but the lock."""
     every = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(every)}
 

@@ -39,7 +39,6 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["environment", "file"])
 def logged_in(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user is logged in on the Hub."""
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN", raising=False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
@@ -56,7 +55,6 @@ def questions(count: int) -> list[Request]:
 
 
 def ask(url: str, count: int = 1, **options: Any) -> list[Answer | NoAnswer]:
-    """What an endpoint answers, in the order of the questions."""
     pause = options.pop("pause", 0.01)
     model = Endpoint(
         "scripted", Service(url, **{"key_name": KEY_NAME, "retries": 2, "timeout": 60.0, **options}), pause
@@ -64,9 +62,6 @@ def ask(url: str, count: int = 1, **options: Any) -> list[Answer | NoAnswer]:
     found: dict[int, Answer | NoAnswer] = {}
     model.ask(questions(count), Sampling(), found.__setitem__)
     return [found[place] for place in range(count)]
-
-
-# --- keys -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("logged_in")
@@ -111,8 +106,6 @@ def test_a_key_in_an_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None
         with serving(lambda request, number, key=key: f"your key is {key}") as server:
             assert ask(server.url) == [Answer(text, 100, 50, "stop")]
 
-
-# --- trouble ----------------------------------------------------------------------------------------------------------
 
 GOOD = completion("text").body
 PASSING = {
@@ -256,11 +249,7 @@ def test_a_url_that_is_none(url: str) -> None:
         ask(url)
 
 
-# --- servers that mean harm -------------------------------------------------------------------------------------------
-
-
 def drip(body: bytes, pause: float = 0.05) -> Iterator[bytes]:
-    """One byte at a time."""
     for place in range(len(body)):
         time.sleep(pause)
         yield body[place : place + 1]
@@ -275,7 +264,6 @@ def chunks(parts: Iterator[bytes], *headers: str) -> Iterator[bytes]:
 
 
 def bomb() -> Iterator[bytes]:
-    """2 GiB in 2 MB."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     yield packer.compress(b'{"choices": "')
     for _ in range(2048):
@@ -391,9 +379,6 @@ def test_a_refusal_after_answers_keeps_them(late: Any) -> None:
     assert len(server.requests) == 3
 
 
-# --- how many at once -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_requests_at_once(at_once: int) -> None:
     lock, under_way, most = threading.Lock(), [0], [0]
@@ -411,9 +396,6 @@ def test_requests_at_once(at_once: int) -> None:
         told = ask(server.url, 8, at_once=at_once)
     assert [answer.text for answer in told if isinstance(answer, Answer)] == [f"text {number}" for number in range(8)]
     assert most[0] == at_once
-
-
-# --- nothing twice ----------------------------------------------------------------------------------------------------
 
 
 def asker_of(url: str, *, name: str = "scripted", **options: Any) -> Asker:
@@ -444,12 +426,7 @@ def test_nothing_is_asked_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        {"name": "another"},
-        {"sampling": Sampling(temperature=0.1)},
-        {"sampling": Sampling(max_tokens=20)},
-    ],
+    "other", [{"name": "another"}, {"sampling": Sampling(temperature=0.1)}, {"sampling": Sampling(max_tokens=20)}]
 )
 def test_another_question_is_asked(other: dict[str, Any]) -> None:
     with serving(lambda request, number: f"text {number}") as server:
@@ -461,13 +438,8 @@ def test_another_question_is_asked(other: dict[str, Any]) -> None:
     assert len(server.requests) == 3
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def synthesize(library: Path, tmp_path: Path, lemur_here: Command) -> Command:
-    """The command on the small library."""
-
     def run(*more: object) -> subprocess.CompletedProcess[str]:
         given = ["--in", library, "--out", tmp_path / "out", *more]
         return lemur_here("synthesize", *given, cwd=tmp_path)

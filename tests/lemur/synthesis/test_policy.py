@@ -61,9 +61,6 @@ def test_a_shell_behind_a_condition_is_refused_by_the_command(
     assert not list(tmp_path.rglob("PWNED"))
 
 
-# --- the table, beside the releases that are installed ----------------------------------------------------------------
-
-
 def load(name: str) -> Any:
     try:
         return importlib.import_module(name)

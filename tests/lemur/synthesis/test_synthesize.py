@@ -82,7 +82,6 @@ N = 19
 
 
 def asked_of(request: dict[str, Any]) -> str:
-    """The class that a prompt asks for."""
     found = re.search(r"uses (\w+)[.:]", request["messages"][1]["content"])
     return found[1] if found else ""
 
@@ -189,9 +188,6 @@ def row_of(tried: SimpleNamespace, number: int, round_: int = 0) -> dict[str, An
     return found
 
 
-# --- what is accepted, and what is not --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", FAILS)
 def test_what_fails(tried: SimpleNamespace, number: int) -> None:
     step, said = FAILS[number]
@@ -202,12 +198,6 @@ def test_what_fails(tried: SimpleNamespace, number: int) -> None:
         assert "\n" not in row["error"]
         assert tuple(row["passed"]) == STEPS[: STEPS.index(step)]
         assert row["nn"] is None
-
-
-def test_nothing_came_through_the_walls(tried: SimpleNamespace) -> None:
-    assert sorted(path.name for path in tried.place.iterdir()) == ["marks", "out", "secret"]
-    assert all("messages" in request for request in tried.asked)  # none is from a network
-    assert "116" not in row_of(tried, 11)["error"]
 
 
 def test_what_is_accepted(tried: SimpleNamespace) -> None:
@@ -222,7 +212,7 @@ def test_what_is_accepted(tried: SimpleNamespace) -> None:
     assert sorted(path.stem for path in (tried.out / "nets").iterdir()) == sorted(last[n]["nn"] for n in accepted)
 
 
-def test_a_repair(tried: SimpleNamespace) -> None:
+def test_repairs_copies_no_answers_and_walls(tried: SimpleNamespace) -> None:
     first, second = row_of(tried, 1), row_of(tried, 1, 1)
     assert (first["failed"], second["failed"]) == ("syntax", None)
     system, user, answer, error = json.loads(second["prompt"])
@@ -230,19 +220,16 @@ def test_a_repair(tried: SimpleNamespace) -> None:
     assert answer == {"role": "assistant", "content": first["answer"]}
     fault = json.loads(error["content"][error["content"].index("{") : error["content"].rindex("}") + 1])
     assert fault == {"step": "syntax", "error": "invalid syntax", "line": 1}
-
-
-def test_what_this_run_has_is_not_new(tried: SimpleNamespace) -> None:
     first, second = (row_of(tried, 17, number) for number in (0, 1))
     assert (first["failed"], second["failed"]) == ("novel", "novel")
     assert first["error"] == "attempt 13 of this run: the same code; make another architecture"
     assert second["error"] == "attempt 13 of this run: computes the same; make another architecture"
-
-
-def test_no_answer(tried: SimpleNamespace) -> None:
     row = row_of(tried, 16)
     assert (row["failed"], row["error"], row["answer"], row["code"]) == ("answer", "status 400: too long", None, None)
     assert not [other for other in tried.rows if other["attempt"] == 16 and other["round"]]
+    assert sorted(path.name for path in tried.place.iterdir()) == ["marks", "out", "secret"]
+    assert all("messages" in request for request in tried.asked)  # none is from a network
+    assert "116" not in row_of(tried, 11)["error"]
 
 
 def test_the_report(tried: SimpleNamespace) -> None:
@@ -256,9 +243,6 @@ def test_the_report(tried: SimpleNamespace) -> None:
     assert "so repair gains 1." in report
     assert re.search(r"^\| answer \| 17 of 19 \| .* \| 17 of 19 \|", report, re.MULTILINE)
     assert str(tried.place) not in (tried.out / "README.md").read_text() + (tried.out / "manifest.json").read_text()
-
-
-# --- what a model is shown --------------------------------------------------------------------------------------------
 
 
 def test_no_line_of_a_blocks_source_is_in_a_prompt(tried: SimpleNamespace, blocks: Path) -> None:
@@ -293,9 +277,6 @@ def test_facts_are_data_and_no_text_of_a_repository_is_among_them(tried: SimpleN
         for text in (system, user):
             assert not [sign for sign in text if unicodedata.category(sign)[0] == "C" and sign != "\n"]
     assert named > 3
-
-
-# --- the folder -------------------------------------------------------------------------------------------------------
 
 
 def retold(folder: Path, **changes: Any) -> Path:
@@ -385,7 +366,6 @@ def test_a_network_is_followed_to_the_lines_of_its_block(tried: SimpleNamespace,
 
 @pytest.fixture(scope="module")
 def snapshot(tried: SimpleNamespace) -> Path:
-    """A snapshot of the accepted networks."""
     out: Path = tried.place / "marks" / "snapshot"
     done = lemur("curate", tried.out, "--out", out, "--jobs", 1, cwd=tried.place)
     assert done.returncode == 0, done.stderr
@@ -393,15 +373,11 @@ def snapshot(tried: SimpleNamespace) -> Path:
 
 
 def test_accepted_networks_are_curated(tried: SimpleNamespace, snapshot: Path) -> None:
-    """Each of them is new beside the others, so all are kept."""
     assert failed_checks(snapshot) == {}
     accepted = tried.counts["accepted"]
     assert read_manifest(snapshot).counts["rows"]["kept"] == accepted
     links = show(row_of(tried, 13)["nn"], [snapshot, tried.out]).links
     assert "network" in [link.what for link in links]
-
-
-# --- again -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_again_asks_and_runs_nothing(tried: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,9 +388,6 @@ def test_the_same_again_asks_and_runs_nothing(tried: SimpleNamespace, monkeypatc
     assert asked == [16]  # which has no answer
     for name in ("attempts.parquet", "report.md", "data/records/train-00000-of-00001.parquet"):
         assert (out / name).read_bytes() == (tried.out / name).read_bytes()
-
-
-# --- killed ------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from tests.builders.twins import CASE, DIFFERENT, NET, PLAIN, SAME
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder for the file that the network is loaded from."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -46,23 +45,16 @@ def test_what_does_not_run_is_said() -> None:
     traced: dict[str, Any] = trace_network({"code": NET.format(**PLAIN), "prm": {}, "cases": [CASE]})
     answer = measure_behavior({**traced, "code": "class Net: pass", "prm": {}, "cases": [CASE]})
     assert answer["runs"] is False
-
-
-def test_numbers_without_gradients_are_no_behavior() -> None:
     code = NET.format(**PLAIN | {"pool": "x.mean((2, 3)).detach().new_zeros(len(x), 8)"})
     fixed = code.replace("return self.head(", "return 0 * (")
     traced = trace_network({"code": fixed, "prm": {}, "cases": [CASE]})
     assert measure_behavior({**traced, "code": fixed, "prm": {}, "cases": [CASE]}) == {"runs": True, "behavior": None}
 
 
-def test_a_draw_without_an_effect_yet_counts() -> None:
+def test_draws_count() -> None:
     """What is dropped may grow during a training: a first run shows nothing of it."""
     dropped = behavior({"pool": "x.mean((2, 3)) * (torch.ones(len(x), 8).bernoulli() if self.training else 1)"})
     assert dropped != behavior({})
-
-
-def test_two_draws_differ() -> None:
-    """The difference of two draws is noise, not 0, and its size counts."""
     noise = "(torch.randn(len(x), 1) - torch.randn(len(x), 1))"
     plain, doubled = (behavior({"pool": f"x.mean((2, 3)) + {factor} * {noise}"}) for factor in (1, 2))
     assert plain != doubled

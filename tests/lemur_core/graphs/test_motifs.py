@@ -97,8 +97,10 @@ FACTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str], list
 @pytest.mark.parametrize("name", FACTS)
 def test_facts(name: str) -> None:
     build, shape, operations, motifs = FACTS[name]
-    facts = Facts(graph(build, shape))
+    found = graph(build, shape)
+    facts = Facts(found)
     assert facts.list_operations() == operations
+    assert deserialize(serialize(found)) == found
     assert [(m.kind, m.operations, *m.facts.items()) for m in facts.find_motifs()] == motifs
 
 
@@ -150,13 +152,6 @@ def test_channels_are_where_layers_read_them(forward: Callable[..., Any], axis: 
         lambda: Net(forward, norm=nn.LayerNorm(16), fc=nn.Linear(16, 16), conv=nn.Conv2d(16, 4, 1)), (2, 16, 16, 16)
     )
     assert Facts(found).find_channel_axis() == axis
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_notation_gives_the_same_graph_back(name: str) -> None:
-    build, shape, _, _ = FACTS[name]
-    found = graph(build, shape)
-    assert deserialize(serialize(found)) == found
 
 
 def test_another_form_or_torch_is_refused() -> None:
@@ -220,17 +215,14 @@ def test_a_part_is_what_its_module_computes_by_itself() -> None:
         assert len(found["joined"].writes) == (3 if train else 0)  # mean, variance, batches
         wider = identities(_gate(12, train=train))
         assert (wider.exact != gate.exact, wider.widths == gate.widths) == (True, True)
-
-
-def _gate(width: int, *, train: bool) -> Graph:
-    return trace(lambda: Gate(width), lambda: [torch.randn(2, width, 9, 9)], train=train)
-
-
-def test_small_modules_are_left_out() -> None:
     whole = trace(Network, lambda: [torch.randn(2, 3, 16, 16)])
     assert {"stem.0", "joined.norm"} <= parts(whole, least=1).keys()
     assert not parts(whole, least=100)
     assert parts(canonical(Graph((), ()))) == {}
+
+
+def _gate(width: int, *, train: bool) -> Graph:
+    return trace(lambda: Gate(width), lambda: [torch.randn(2, width, 9, 9)], train=train)
 
 
 def test_a_norm_of_which_only_the_statistics_are_used_has_idle_parameters() -> None:

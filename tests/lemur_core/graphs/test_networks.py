@@ -52,16 +52,13 @@ json.dump([{name: answer.get(name) for name in names} for answer in answers], sy
 
 
 def file_of(text: str) -> str:
-    """Return the file that a block of the page is short for."""
-    above, _, chain = text.rpartition("# constructor\n")
-    init, is_chain, forward = chain.partition("# forward\n")
+    init, is_chain, forward = text.partition("# forward\n")
     if is_chain:
-        text = above + CHAIN.format(init=indent(init, " " * 8), forward=indent(forward, " " * 8))
+        text = CHAIN.format(init=indent(init, " " * 8), forward=indent(forward, " " * 8))
     return text if re.search(r"^(import|from) torch", text, re.M) else HEAD + text
 
 
 def pair(case: Case) -> tuple[str, str]:
-    """Return the two files of a case."""
     if "from" in case.files:
         one = case.files.get("one") or case.files["plain"]
         before, after = (case.files[name].rstrip("\n") for name in ("from", "to"))

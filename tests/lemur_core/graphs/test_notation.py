@@ -112,6 +112,7 @@ ATOMS = {"H": HEIGHTS, "W": WIDTHS}
 def test_a_quotient_of_multiples_is_no_remainder() -> None:
     """7 % 6, 14 % 6, 21 % 6 are 1, 2, 3, as well."""
     assert find_formula([1, 2, 3, 4], {"H": (7, 14, 21, 28)}) == "H // 7"
+    assert list_sizes(normalize_formula("(H+1)//2")) == {"H"}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,3 @@ def test_no_formula_for_what_follows_no_size(values: tuple[int, ...]) -> None:
 def test_what_is_no_formula_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"H|Q|import"):
         evaluate_formula(text, {"H": 3, "W": 4})
-
-
-def test_a_formula_names_its_sizes() -> None:
-    assert list_sizes(normalize_formula("(H+1)//2")) == {"H"}

@@ -20,8 +20,6 @@ RUNS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = read_table(__file__, 
 
 
 class Body(nn.Module):
-    """A function as a module."""
-
     def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.compute = compute
@@ -91,11 +89,6 @@ class OnItsOwn(nn.Module):
         return cast(Tensor, self.head(self.body(x.to("cpu")).flatten(1)))
 
 
-def test_a_network_that_goes_to_the_cpu_by_itself_needs_no_values() -> None:
-    found = [trace(OnItsOwn, lambda: [torch.ones(2, 3, 8, 8)], device=device) for device in ("meta", "cpu")]
-    assert identities(found[0]).exact == identities(found[1]).exact
-
-
 class Noting(nn.Module):
     """Puts another tensor in the place of a buffer that it never reads."""
 
@@ -108,11 +101,13 @@ class Noting(nn.Module):
         return x * 2
 
 
-def test_a_buffer_that_is_written_and_never_read() -> None:
+def test_buffers_never_read_and_networks_that_go_to_the_cpu() -> None:
     form = trace(Noting, lambda: [torch.ones(3, 4)])
     assert [(form.nodes[target.node].op, form.nodes[value.node].op) for target, value in form.writes] == [
         ("buffer", "mean")
     ]
+    found = [trace(OnItsOwn, lambda: [torch.ones(2, 3, 8, 8)], device=device) for device in ("meta", "cpu")]
+    assert identities(found[0]).exact == identities(found[1]).exact
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
@@ -130,12 +125,20 @@ def test_a_constant_that_is_recorded_is_no_read_of_the_network(device: str) -> N
     assert len(weights) == 100
 
 
-def test_tensors_are_no_sequences_after_a_recording() -> None:
+def test_memory_of_tensors_and_lists_of_them() -> None:
     """A list of numbers that are tensors becomes one tensor, as before."""
     with Recorder("meta").recording():
         picked = torch.ones(2, 3)[:, [2, 0]]
     assert picked.shape == (2, 2)
     assert torch.equal(torch.tensor([torch.tensor(1.0), torch.tensor(2.0)]), torch.tensor([1.0, 2.0]))
+    with Recorder("meta").recording():
+        for taken in (torch.empty(3), torch.empty(3)):
+            given = torch.empty(3)
+            given.set_(given)
+            given.set_(taken)
+            assert find_storage(given) == find_storage(taken)
+        counted = torch.zeros(3, device="cpu")
+        assert [counted.add_(1).tolist() for _ in range(2)] == [[1.0] * 3, [2.0] * 3]
 
 
 def test_a_run_frees_its_tensors() -> None:
@@ -189,14 +192,3 @@ def test_operations_in_place_that_repeat_have_the_graph_of_those_with_values(cha
 
     graphs = [trace(lambda: Body(repeat), lambda: [torch.ones(3, 3)], device=device) for device in ("meta", "cpu")]
     assert identities(graphs[0]) == identities(graphs[1])
-
-
-def test_a_tensor_that_takes_the_memory_of_another_has_it() -> None:
-    with Recorder("meta").recording():
-        for taken in (torch.empty(3), torch.empty(3)):
-            given = torch.empty(3)
-            given.set_(given)
-            given.set_(taken)
-            assert find_storage(given) == find_storage(taken)
-        counted = torch.zeros(3, device="cpu")
-        assert [counted.add_(1).tolist() for _ in range(2)] == [[1.0] * 3, [2.0] * 3]

@@ -42,7 +42,6 @@ class Net(nn.Module):
 
 
 def graph(forward: Forward, *, train: bool = False, **options: Any) -> Graph:
-    """What a way to compute becomes."""
     return trace(lambda: Net(forward, **options), lambda: [torch.rand(2, CHANNELS, 8, 8)], train=train)
 
 
@@ -110,7 +109,6 @@ def _unused(net: Net, x: Tensor) -> Tensor:
 
 
 def pair(case: Case, **options: Any) -> tuple[Graph, Graph]:
-    """The graphs of two expressions, a line each."""
     one, other = (eval(f"lambda n, x: {line}", globals()) for line in (case.files["one"], case.files["other"]))
     return graph(one, **options), graph(other, **options)
 

@@ -42,9 +42,6 @@ def _syscall(number: int, *arguments: object) -> None:
         raise OSError(ctypes.get_errno(), f"syscall {number}")
 
 
-# ---- ordinary work
-
-
 def double(payload: Payload) -> object:
     return {"doubled": int(str(payload["x"])) * 2}
 
@@ -55,7 +52,6 @@ def sleep(payload: Payload) -> object:
 
 
 def describe(payload: Payload) -> object:
-    """The surroundings of a job."""
     return {
         "environment": dict(os.environ),
         "folder": str(Path.cwd()),
@@ -116,7 +112,6 @@ def neighbours(payload: Payload) -> object:
 
 
 def torch_step(payload: Payload) -> object:
-    """One training step with two threads: the kind of work the sandbox is for."""
     import torch
 
     torch.set_num_threads(2)
@@ -129,11 +124,7 @@ def torch_step(payload: Payload) -> object:
     return all(gradient is not None and bool(torch.isfinite(gradient).all()) for gradient in gradients)
 
 
-# ---- network
-
-
 def network(payload: Payload) -> object:
-    """Try every way to the test's own listeners on this machine."""
     port, udp, path, abstract = (payload[name] for name in ("tcp", "udp", "unix", "abstract"))
 
     def connect(family: int, kind: int, address: object) -> Callable[[], object]:
@@ -157,11 +148,7 @@ def network(payload: Payload) -> object:
     }
 
 
-# ---- files of others
-
-
 def meddle(payload: Payload) -> object:
-    """Try to change a file, and its folder, that lie outside the scratch folder. The test made both."""
     file = Path(str(payload["file"]))
     return {
         "write": _try(lambda: file.open("r+b").close()),
@@ -191,9 +178,6 @@ def devices(payload: Payload) -> object:
         "chroot": _try(lambda: os.chroot(".")),
         "memfd": _try(lambda: os.close(os.memfd_create("x"))),
     }
-
-
-# ---- other processes
 
 
 def other_processes(payload: Payload) -> object:
@@ -267,11 +251,7 @@ def daemonise(payload: Payload) -> object:
     return int(os.read(ends[0], 32))
 
 
-# ---- resources
-
-
 def allocate(payload: Payload) -> object:
-    """Four gigabytes by a library's allocator."""
     library = importlib.import_module(str(payload["library"]))
     kept = [library.ones(256 * 2**20, dtype=library.uint8) for _ in range(16)]
     return len(kept)
@@ -345,7 +325,6 @@ def _write(file: int, mebibytes: int) -> None:
 
 
 def _unnamed(mebibytes: int) -> int:
-    """An open file without a name."""
     file = os.open("gone", os.O_RDWR | os.O_CREAT, 0o600)
     Path("gone").unlink()
     _write(file, mebibytes)
@@ -623,9 +602,6 @@ def work_in_child(payload: Payload) -> object:
         os._exit(0)
     os.waitpid(child, 0)
     return "done"
-
-
-# ---- leaving early, lying about the result
 
 
 _LEAVE: dict[object, Callable[[int], object]] = {

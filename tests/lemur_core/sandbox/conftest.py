@@ -32,7 +32,6 @@ def open_sandbox(backend: str, **options: object) -> Sandbox:
 
 
 def run_one(box: Sandbox, entry: str, limits: Limits | None = None, **payload: object) -> Outcome:
-    """The outcome of one job."""
     (outcome,) = box.run([Job("one", f"attacks:{entry}", payload, limits)])
     return outcome
 
@@ -70,7 +69,6 @@ def box(request: pytest.FixtureRequest, shown: Path) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def run(box: Sandbox) -> Run:
-    """Run one confined job."""
     return lambda entry, limits=None, **payload: run_one(box, entry, limits, **payload)
 
 
@@ -83,7 +81,6 @@ def open_box() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def run_open(open_box: Sandbox) -> Run:
-    """Run one unconfined job."""
     return lambda entry, limits=None, **payload: run_one(open_box, entry, limits, **payload)
 
 
@@ -101,5 +98,4 @@ def torch_box() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def run_torch(torch_box: Sandbox) -> Run:
-    """Runs one job with PyTorch at hand."""
     return lambda entry, limits=None, **payload: run_one(torch_box, entry, limits, **payload)

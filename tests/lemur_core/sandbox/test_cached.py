@@ -158,14 +158,14 @@ def test_an_outcome_is_kept_by_our_code_that_runs(tmp_path: Path, monkeypatch: p
     assert digests[-1] == digests[-2]
 
 
-def test_a_damaged_store_is_dropped_with_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_store_is_dropped_and_one_that_cannot_be_opened_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sandbox").mkdir()
     (tmp_path / "sandbox" / "outcomes.sqlite").write_bytes(b"no database" * 100)
     assert ask("a")[0].status is Status.OK
     assert "outcomes.sqlite is damaged and was dropped" in capsys.readouterr().err
 
-
-def test_a_store_that_cannot_be_opened_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, **_: object) -> None:
         raise sqlite3.OperationalError("unable to open database file")
 
@@ -174,12 +174,9 @@ def test_a_store_that_cannot_be_opened_is_told(monkeypatch: pytest.MonkeyPatch) 
         ask("a")
 
 
-def test_the_reason_is_one_line() -> None:
+def test_reasons_are_one_line_and_workers_bounded_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert describe_failure(Outcome("a", Status.ERROR, error="KeyError: /home/x/y.py\n  frame")) == "KeyError: y.py"
     assert describe_failure(Outcome("a", Status.ERROR)) == "the sandbox gave no reason"
-
-
-def test_workers_are_bounded_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 2**18}[name])
     assert workers_within_memory(8, Limits(memory_bytes=2 * 2**30)) == 2
     assert workers_within_memory(1, Limits(memory_bytes=2 * 2**30)) == 1

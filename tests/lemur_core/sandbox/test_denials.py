@@ -51,7 +51,6 @@ def listeners(folder: Path) -> Iterator[tuple[dict[str, object], list[socket.soc
 
 
 def arrived(ends: list[socket.socket]) -> int:
-    """How many of the listeners heard something."""
     count = 0
     for end in ends:
         with contextlib.suppress(BlockingIOError):
@@ -89,16 +88,13 @@ def test_network_is_out_of_reach(run: Run, run_open: Run, folder: Path) -> None:
         assert arrived(ends) == 4
 
 
-def test_home_cannot_be_read(run: Run, box: Sandbox) -> None:
+def test_readable_places(run: Run, box: Sandbox, folder: Path) -> None:
     home = Path.home()
     with tempfile.NamedTemporaryFile(dir=home, prefix=".lemur-test-") as secret:
         secret.write(b"secret")
         secret.flush()
         assert run("read", path=secret.name).value in refusals(box)
     assert run("read", path=str(home)).value in refusals(box)
-
-
-def test_readable_places(run: Run, box: Sandbox, folder: Path) -> None:
     (folder / "secret").write_text("secret")
     checkout = Path(__file__).resolve().parents[3]
     for path in (folder / "secret", checkout / "pyproject.toml", Path("/etc/passwd"), Path("/etc/hostname")):
@@ -146,11 +142,15 @@ def test_the_machine_is_not_shown(run: Run, box: Sandbox, name: str) -> None:
     assert run("read", path=f"/proc/self/{name}").value in REFUSED
 
 
-def test_shared_memory_and_devices(run: Run, box: Sandbox) -> None:
+def test_shared_memory_devices_and_server_are_out_of_reach(run: Run, box: Sandbox) -> None:
     name = f"lemur-{uuid.uuid4().hex}"
     found = run("devices", name=name).value
     assert set(found.values()) <= refusals(box) | {"ENXIO"}, found
     assert not Path("/dev/shm", name).exists()
+    found = run("attack_server").value
+    if box.backend == "bubblewrap":  # the numbers of the server's open files can be listed there; none can be opened
+        found.pop("descriptors")
+    assert set(found.values()) <= REFUSED, found
 
 
 def test_other_processes_are_out_of_reach(
@@ -165,14 +165,12 @@ def test_other_processes_are_out_of_reach(
     assert other.wait(5) == -signal.SIGTERM
 
 
-def test_server_is_out_of_reach(run: Run, box: Sandbox) -> None:
-    found = run("attack_server").value
-    if box.backend == "bubblewrap":  # the numbers of the server's open files can be listed there; none can be opened
-        found.pop("descriptors")
-    assert set(found.values()) <= REFUSED, found
-
-
-def test_no_new_processes(run: Run, run_open: Run) -> None:
+def test_no_new_processes_and_confinement_cannot_be_undone(run: Run, run_open: Run) -> None:
+    found = run("undo_confinement").value
+    assert found.pop("core") == [0, 0, 1], "no core dumps; dumpable, so that the server sees its open files"
+    assert (found.pop("privileges"), found.pop("capabilities")) == (1, 0)
+    assert set(found.values()) <= {"EPERM"}, found
+    assert set(run("lift_limits").value.values()) == {"refused"}
     outcome = run("new_process")
     assert outcome.value == dict.fromkeys(("fork", "subprocess", "posix_spawn", "exec"), "EPERM"), outcome
     outcome = run("daemonise", seconds=20)
@@ -182,15 +180,7 @@ def test_no_new_processes(run: Run, run_open: Run) -> None:
         os.kill(daemon, 0)
 
 
-def test_confinement_cannot_be_undone(run: Run) -> None:
-    found = run("undo_confinement").value
-    assert found.pop("core") == [0, 0, 1], "no core dumps; dumpable, so that the server sees its open files"
-    assert (found.pop("privileges"), found.pop("capabilities")) == (1, 0)
-    assert set(found.values()) <= {"EPERM"}, found
-    assert set(run("lift_limits").value.values()) == {"refused"}
-
-
-def test_environment_is_scrubbed(run: Run) -> None:
+def test_environment_is_scrubbed_and_scratch_can_be_used(run: Run) -> None:
     found = run("describe").value
     environment = found["environment"]
     assert environment["HOME"] == environment["TMPDIR"] == found["temporary"] == found["folder"]
@@ -204,9 +194,6 @@ def test_environment_is_scrubbed(run: Run) -> None:
     }
     assert found["stdin"] == ""
     assert len(found["descriptors"]) == 5  # the three standard ones, the result's, and the listing's own
-
-
-def test_scratch_can_be_used(run: Run) -> None:
     assert run("write_scratch").value == "hello"
 
 

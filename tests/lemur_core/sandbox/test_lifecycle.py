@@ -36,7 +36,7 @@ def test_outcomes_come_in_order_and_crashes_harm_nobody_else(box: Sandbox) -> No
     assert [outcome.value for outcome in outcomes] == [None if i in crashes else i for i in range(12)]
 
 
-def test_jobs_are_taken_as_needed(box: Sandbox) -> None:
+def test_jobs_are_taken_as_needed_in_one_run_at_a_time(box: Sandbox) -> None:
     taken = 0
 
     def endless() -> Iterator[Job]:
@@ -51,6 +51,11 @@ def test_jobs_are_taken_as_needed(box: Sandbox) -> None:
     assert first == [{"doubled": 2 * (i + 1)} for i in range(5)]
     assert taken < 300
     assert next(iter(box.run([Job("after", "attacks:double", {"x": 1})]))).value == {"doubled": 2}
+    outcomes = box.run([Job("1", "attacks:double", {"x": 1})] * 3)
+    next(outcomes)
+    with pytest.raises(UserError, match="is running jobs already"):
+        next(box.run([Job("2", "attacks:double", {"x": 1})]))
+    assert len(list(outcomes)) == 2
 
 
 def test_workers_run_side_by_side(box: Sandbox) -> None:
@@ -59,22 +64,12 @@ def test_workers_run_side_by_side(box: Sandbox) -> None:
     assert time.monotonic() - started < 3.5
 
 
-def test_unknown_entry(box: Sandbox) -> None:
-    entries = {"attacks:nothing": "AttributeError", "no_module:x": "ModuleNotFoundError", "attacks": "AttributeError"}
-    outcomes = list(box.run(Job(entry, entry, {}) for entry in entries))
-    assert {outcome.status for outcome in outcomes} == {Status.ERROR}
-    for outcome in outcomes:
-        assert outcome.error.startswith(f"could not be started: {entries[outcome.key]}: ")
-
-
-def test_payload_that_cannot_be_sent(box: Sandbox) -> None:
+def test_what_goes_wrong_before_a_job_runs(box: Sandbox) -> None:
     bad, good = box.run([Job("bad", "attacks:double", {"x": object()}), Job("good", "attacks:double", {"x": 1})])
     assert (bad.key, bad.status) == ("bad", Status.ERROR)
     assert bad.error.startswith("the payload cannot be sent")
     assert good.value == {"doubled": 2}
 
-
-def test_error_in_the_jobs_iterable(box: Sandbox) -> None:
     def jobs() -> Iterator[Job]:
         yield Job("1", "attacks:sleep", {"seconds": 0})
         raise KeyError("ours")
@@ -82,14 +77,11 @@ def test_error_in_the_jobs_iterable(box: Sandbox) -> None:
     with pytest.raises(KeyError, match="ours"):
         list(box.run(jobs()))
     assert next(iter(box.run([Job("after", "attacks:double", {"x": 1})]))).value == {"doubled": 2}
-
-
-def test_one_run_at_a_time(box: Sandbox) -> None:
-    outcomes = box.run([Job("1", "attacks:double", {"x": 1})] * 3)
-    next(outcomes)
-    with pytest.raises(UserError, match="is running jobs already"):
-        next(box.run([Job("2", "attacks:double", {"x": 1})]))
-    assert len(list(outcomes)) == 2
+    entries = {"attacks:nothing": "AttributeError", "no_module:x": "ModuleNotFoundError", "attacks": "AttributeError"}
+    outcomes = list(box.run(Job(entry, entry, {}) for entry in entries))
+    assert {outcome.status for outcome in outcomes} == {Status.ERROR}
+    for outcome in outcomes:
+        assert outcome.error.startswith(f"could not be started: {entries[outcome.key]}: ")
 
 
 def test_server_that_dies_is_started_again(box: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +121,7 @@ def test_job_that_kills_the_server(open_box: Sandbox) -> None:
     assert outcomes[2].error.startswith("the sandbox's server died twice while this job ran (exit code -9")
 
 
-def test_nothing_is_left(box: Sandbox) -> None:
+def test_scratch_is_private_and_nothing_is_left(box: Sandbox) -> None:
     """Scratch folders go with their jobs, whatever the jobs do to them."""
     outcome = next(iter(box.run([Job("1", "attacks:describe", {})])))
     assert isinstance(outcome.value, dict)
@@ -138,6 +130,12 @@ def test_nothing_is_left(box: Sandbox) -> None:
     folder = box._folder
     assert folder is not None
     assert list(folder.rglob("job-*")) == []
+    parent = str(box._folder)
+    slow, nosy = box.run(
+        [Job("slow", "attacks:sleep", {"seconds": 1}), Job("nosy", "attacks:neighbours", {"root": parent})]
+    )
+    assert slow.status == Status.OK
+    assert nosy.value == []
 
 
 def test_nested_folders(box: Sandbox) -> None:
@@ -236,7 +234,7 @@ def test_interrupted_caller_leaves_nothing_unconfined(number: int, tmp_path: Pat
     interrupt(number, "none", "sleep", tmp_path)
 
 
-def test_close_is_final() -> None:
+def test_close_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
     with Sandbox(preload=(), unsafe=True) as opened:
         folder = opened._folder
         assert folder is not None
@@ -246,9 +244,6 @@ def test_close_is_final() -> None:
     opened.close()
     with pytest.raises(UserError, match="not open"):
         next(opened.run([]))
-
-
-def test_refuses_if_unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemur_core.sandbox.client.find_package", lambda name: "")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError) as refusal, Sandbox(preload=()):
@@ -282,13 +277,3 @@ def test_probes_see_every_breach(open_box: Sandbox, tmp_path: Path) -> None:
 def test_what_cannot_be_started_is_told(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Sandbox(**{"preload": (), "unsafe": True, **options}).__enter__()
-
-
-def test_scratch_is_private_to_a_job(box: Sandbox) -> None:
-    """A job sees nothing of the one that runs beside it."""
-    parent = str(box._folder)
-    slow, nosy = box.run(
-        [Job("slow", "attacks:sleep", {"seconds": 1}), Job("nosy", "attacks:neighbours", {"root": parent})]
-    )
-    assert slow.status == Status.OK
-    assert nosy.value == []

@@ -153,13 +153,16 @@ def test_reading_a_flood_costs_less_than_the_flood(run: Run, box: Sandbox, how: 
     assert spent < 0.6, outcome
 
 
-def test_files_of_decent_jobs(run: Run, run_open: Run) -> None:
+def test_files_of_decent_jobs(run: Run, run_open: Run, box: Sandbox) -> None:
     """Neither what is not on the disk counts, nor the names of one file as files."""
     assert run("small_use", Limits(scratch_bytes=8 * 2**20)).value == "done"
     assert run("allocate_at_once").value == "ENOTSUP"
     assert run("remove_scratch").value in {"EACCES", "EPERM", "EBUSY", "EROFS"}
     assert run_open("remove_scratch").value == "done"
     assert run("many_descriptors", Limits(open_files=20)).value == {"error": "EMFILE", "opened": 17}
+    code = "answer = open('/proc/self/oom_score_adj').read().strip()"
+    (outcome,) = box.run([Job("one", "lemur_core.sandbox.loader:run_text", {"code": code})])
+    assert outcome.value == "1000", outcome.error
 
 
 def test_a_disk_without_room_is_told(box: Sandbox) -> None:
@@ -187,24 +190,21 @@ def test_torch(run_torch: Run) -> None:
     assert outcome.error == "needs more memory than 0.5 GiB", "the same on every machine"
 
 
-def test_one_large_file(run: Run) -> None:
-    outcome = run("fill_one_file", Limits(file_bytes=10 * 2**20))
-    assert outcome.value == {"result": "EFBIG", "size": 10 * 2**20}
-
-
-def test_the_tail_of_what_is_printed_is_kept(run: Run) -> None:
+def test_sizes_of_what_a_job_gives(run: Run) -> None:
     outcome = run("print_text", out="to the one", err="to the other")
     assert (outcome.stdout_tail, outcome.stderr_tail) == ("to the one\n", "to the other\n")
     outcome = run("flood")
     assert outcome.status == Status.OK
     assert len(outcome.stdout_tail) == len(outcome.stderr_tail) == 8192
-
-
-def test_value_sizes(run: Run) -> None:
     assert run("large_value", bytes=5_000_000).value == "x" * 5_000_000
     beyond = run("large_value", bytes=17 * 2**20)
     assert (beyond.status, beyond.value) == (Status.OVER_LIMIT, None)
     assert beyond.error.endswith("bytes of JSON; the limit is 16777216")
+    outcome = run("nested_value")
+    assert (outcome.status, outcome.value) in {(Status.CRASHED, None), (Status.ERROR, None)}
+    assert run("double", x=2).value == {"doubled": 4}
+    outcome = run("fill_one_file", Limits(file_bytes=10 * 2**20))
+    assert outcome.value == {"result": "EFBIG", "size": 10 * 2**20}
 
 
 @table(__file__, "outcomes.md", "Leaving early is no result", globals())
@@ -214,10 +214,12 @@ def test_leaving_early_is_no_result(run: Run, how: str, code: int, message: str)
     assert outcome.error.startswith(message)
 
 
-def test_leftovers_do_not_spoil_a_result(run: Run) -> None:
+def test_what_is_left_or_replaced_spoils_no_result(run: Run) -> None:
     outcome = run("harmless_leftovers")
     assert (outcome.status, outcome.value) == (Status.OK, "clean")
     assert outcome.seconds < 5
+    outcome = run("patch_modules")
+    assert outcome.value != "forged"
 
 
 @pytest.mark.parametrize("leave", [True, False])
@@ -228,11 +230,6 @@ def test_forged_result(run: Run, leave: bool) -> None:
     assert "forged" in outcome.stdout_tail
 
 
-def test_replaced_functions(run: Run) -> None:
-    outcome = run("patch_modules")
-    assert outcome.value != "forged"
-
-
 @table(__file__, "outcomes.md", "Exceptions", globals())
 def test_exceptions(run: Run, entry: str, payload: dict[str, Any], status: Status, message: str) -> None:
     outcome = run(entry, **payload)
@@ -241,18 +238,6 @@ def test_exceptions(run: Run, entry: str, payload: dict[str, Any], status: Statu
     if entry != "odd_value":
         assert "attacks.py:" in outcome.error.splitlines()[-1]
         assert outcome.error.endswith(f"in {entry}")
-
-
-def test_value_too_deep_to_read(run: Run) -> None:
-    outcome = run("nested_value")
-    assert (outcome.status, outcome.value) in {(Status.CRASHED, None), (Status.ERROR, None)}
-    assert run("double", x=2).value == {"doubled": 4}
-
-
-def test_the_kernel_ends_jobs_before_anything_else(box: Sandbox) -> None:
-    code = "answer = open('/proc/self/oom_score_adj').read().strip()"
-    (outcome,) = box.run([Job("one", "lemur_core.sandbox.loader:run_text", {"code": code})])
-    assert outcome.value == "1000", outcome.error
 
 
 @pytest.mark.parametrize("unsafe", [False, True])

@@ -60,7 +60,7 @@ def test_a_full_socket_does_not_block() -> None:
     receiver.close()
 
 
-def test_too_large_or_not_json() -> None:
+def test_what_cannot_be_sent() -> None:
     ours, theirs = socket.socketpair()
     sender = Channel(ours)
     with theirs:
@@ -70,9 +70,6 @@ def test_too_large_or_not_json() -> None:
             sender.send({"text": {1, 2}})
         assert not sender.pending
         sender.close()
-
-
-def test_the_other_end_is_gone() -> None:
     ours, theirs = socket.socketpair()
     sender = Channel(ours)
     theirs.close()
@@ -140,9 +137,6 @@ def test_a_value_out_of_bounds_is_a_crash_of_the_job(value: Any, why: str) -> No
 def test_bounds_are_inclusive() -> None:
     for value in (nested(MAX_DEPTH), [2**63 - 1, -(2**63), 1e308, True, None]):
         assert Outcome("a", Status.OK, value).value == value
-
-
-def test_a_long_error_is_cut() -> None:
     assert len(Outcome("a", Status.ERROR, None, "x" * 2**24).error) == 8_000
 
 

@@ -75,14 +75,11 @@ def test_what_is_asked_for_is_seen_besides() -> None:
     assert {"pydantic", "annotated-types", "pydantic-core"} <= find_runtime(("pydantic",)).versions.keys()
 
 
-def test_versions_are_those_installed() -> None:
+def test_versions_and_files_are_those_installed() -> None:
     versions = find_runtime().versions
     assert {name: versions[name] for name in DECLARED} == {name: importlib.metadata.version(name) for name in DECLARED}
     assert not [name for name in versions if name.startswith(("nvidia", "cuda"))]
     assert list(versions) == sorted(versions)
-
-
-def test_the_folder_holds_the_files_of_each_distribution() -> None:
     folder = find_runtime().folder()
     assert (folder / "numpy").resolve() == Path(numpy.__file__).parent.resolve()
     assert (folder / "typing_extensions.py").is_file()
@@ -152,15 +149,12 @@ def test_a_command_names_the_set_that_is_not_installed(
     )
 
 
-def test_the_packages_of_a_set_are_written_down() -> None:
-    names = describe_options(CurateOptions(runtime=("lemur-nets", "Einops")))["runtime"]
-    assert list(names) == sorted(NAMED_SETS["lemur-nets"].values())
-
-
 def test_names_of_sets_are_expanded() -> None:
     names = expand_sets(("lemur-nets", "Einops", "my_package"))
     assert set(names) == {*NAMED_SETS["lemur-nets"].values(), "my-package"}
     assert list(names) == sorted(set(names))
+    names = describe_options(CurateOptions(runtime=("lemur-nets", "Einops")))["runtime"]
+    assert list(names) == sorted(NAMED_SETS["lemur-nets"].values())
 
 
 def test_an_outcome_is_kept_for_one_runtime_alone() -> None:

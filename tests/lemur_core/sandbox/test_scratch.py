@@ -34,10 +34,15 @@ def test_it_stays_and_the_next_job_finds_it(box: Sandbox, open_box: Sandbox, fol
     assert {path.name: path.read_text() for path in folder.iterdir()} == {"first": "kept", "second": "kept"}
 
 
-def test_it_is_the_working_folder_home_and_tmpdir(box: Sandbox, folder: Path) -> None:
+def test_it_is_the_working_folder_and_limited(box: Sandbox, folder: Path) -> None:
     outcome = run_in(box, folder, "describe")
     assert isinstance(outcome.value, dict)
     assert outcome.value["folder"] == outcome.value["temporary"] == outcome.value["environment"]["HOME"] == str(folder)
+    (folder / "before").write_bytes(b"x" * 2**20)
+    outcome = run_in(box, folder, "fill_files", limits=Limits(scratch_bytes=8 * 2**20))
+    assert outcome.status == Status.OVER_LIMIT
+    assert "the limit is 8388608" in outcome.error
+    assert (folder / "before").stat().st_size == 2**20
 
 
 def test_nothing_beside_it_can_be_written(box: Sandbox, folder: Path, open_box: Sandbox) -> None:
@@ -110,14 +115,6 @@ def test_a_planted_link_leads_nowhere(box: Sandbox, folder: Path, tmp_path: Path
     assert refused.status == Status.ERROR
     assert "not a path without links" in refused.error
     assert [path.name for path in outside.iterdir()] == ["large"]
-
-
-def test_its_size_is_limited_and_it_stays(box: Sandbox, folder: Path) -> None:
-    (folder / "before").write_bytes(b"x" * 2**20)
-    outcome = run_in(box, folder, "fill_files", limits=Limits(scratch_bytes=8 * 2**20))
-    assert outcome.status == Status.OVER_LIMIT
-    assert "the limit is 8388608" in outcome.error
-    assert (folder / "before").stat().st_size == 2**20
 
 
 @pytest.mark.parametrize(
