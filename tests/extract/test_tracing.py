@@ -202,9 +202,6 @@ def test_what_does_not_run_says_why(traced: dict[str, BlockVisit]) -> None:
     assert traced["fails"].no_graphs == "runtime_error: ValueError: no"
 
 
-# --- in a folder -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def sound(traced: dict[str, BlockVisit], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One block under MIT, and the same one under the GPL."""
@@ -276,9 +273,6 @@ def test_publish_keeps_it_where_the_licence_is_not_permissive(sound: Path) -> No
     assert rows[before[1].block]["summary"] == after[1].summary
     assert rows[before[0].block]["algorithm"] is not None
     assert {before[1].source} == {withheld.source for withheld in ready.withheld}
-
-
-# --- searched by graph -----------------------------------------------------------------------------------------------
 
 
 def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:
