@@ -86,7 +86,7 @@ def code_of(outcome: Any) -> str:
     return outcome.code
 
 
-@pytest.mark.parametrize("name", ["TinyNet", "Block", "AlignHead"])
+@pytest.mark.parametrize("name", ["TinyNet", "GatedMlp", "AlignHead"])
 def test_what_was_asked_before(corpus: Any, name: str) -> None:
     made = copied(corpus)
     together = next(outcome for qualname, outcome in made.blocks().items() if qualname.endswith(f".{name}"))
