@@ -28,6 +28,9 @@ if os:
 ```py
 x = 1
 # why
+--- p/c.py
+y = 1
+--- p/d.py
 # gives: x == 1
 # has:   x
 ```
@@ -60,7 +63,7 @@ def read(tmp_path: Path, text: str) -> list[Case]:
 def test_pages_rows_edits_and_tables(tmp_path: Path) -> None:
     one, two = read(tmp_path, PAGE)
     assert (one.title, two.title) == ("One", "Two")
-    assert one.files == {"p/a.py": "import os\nif os:\n    x = 1\n    # why\n"}
+    assert one.files == {"p/a.py": "import os\nif os:\n    x = 1\n    # why\n", "p/c.py": "y = 1\n", "p/d.py": ""}
     assert one.expected == {"gives": ["x == 1"], "has": ["  x"], "lacks": ["```\ny"]}
     assert one.equation() == ("x", 1)
     assert two.files["p/b.py"] == "# gives: nothing\nz = 2\n"

@@ -1,8 +1,8 @@
 """Tests that are documents: Markdown pages of cases, each a heading, files in fenced blocks, and what is expected.
 
 A block stands for the file whose path follows its language (` ```py p/a.py `) or precedes it (`` `p/a.py`: ``), or for the
-only file of the case. What is expected stands in comments at the end of a block, `# verb: text`, or, where it has several
-lines, in a block named like a file: ` ```text verb `.
+only file of the case; below a line `--- p/b.py` of a block without a path stands that file. What is expected stands in
+comments at the end of a block, `# verb: text`, or, where it has several lines, in a block named like a file: ` ```text verb `.
 Blocks above the first case are files of every case; in one of them, a line `...` is where the only file of a case goes.
 
     ## A name that is bound again
@@ -24,6 +24,7 @@ load if a case expects nothing, or has a verb that the test does not know: a mis
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -182,7 +183,8 @@ def _read_cases(title: str, lines: list[str], known: Collection[str]) -> Iterato
                 case.expected.setdefault(name, []).append("\n".join(block))
                 name = ""
                 continue
-            if not name and "" in case.files:
+            paths = [] if name or mark[2] == "diff" else [n for n, text in enumerate(block) if text.startswith("--- ")]
+            if not name and "" in case.files and paths[:1] != [0]:
                 yield case
                 number += 1
                 case = Case(f"{title}, {number}")
@@ -190,7 +192,10 @@ def _read_cases(title: str, lines: list[str], known: Collection[str]) -> Iterato
                 _take_expected(case, block, known)
             if mark[2] == "diff":
                 case.edits.add(name)
-            case.files[name] = "".join(f"{kept}\n" for kept in block)
+            for first, last in pairwise([*paths, len(block)]):
+                case.files[block[first][4:]] = "".join(f"{kept}\n" for kept in block[first + 1 : last])
+            if paths[:1] != [0]:
+                case.files[name] = "".join(f"{kept}\n" for kept in block[: paths[0] if paths else None])
             name = ""
     yield case
 

@@ -150,8 +150,6 @@ def test_an_unknown_name_is_answered_with_near_ones(folder: Path, wanted: str, t
 
 
 class Terminal:
-    """The output on a terminal."""
-
     def __init__(self) -> None:
         self.written = ""
         self.encoding = "utf-8"
@@ -192,9 +190,6 @@ def test_a_damaged_file_of_requirements_is_named(folder: Path, tmp_path: Path) -
     assert any(line.startswith("swhid     swh:1:cnt:") for line in found)
 
 
-# --- as a class ----------------------------------------------------------------------------------------------------
-
-
 def test_a_class_that_works(folder: Path) -> None:
     import torch
 
@@ -230,9 +225,6 @@ def test_a_file_that_was_changed_is_not_executed(folder: Path, tmp_path: Path) -
     path.unlink()
     with pytest.raises(UserError, match="run `lemur verify"):
         load_block(folder, "Gated")
-
-
-# --- as a picture -----------------------------------------------------------------------------------------------------
 
 
 def test_what_a_block_computes_is_drawn(folder: Path, tmp_path: Path) -> None:

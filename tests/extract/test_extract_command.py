@@ -64,7 +64,6 @@ def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_levels_and_reasons(extracted: Path) -> None:
-    """Without `--level`, blocks are validated up to backward."""
     rows = rows_of(extracted)
     levels = {name: (row["level"], row["error_kind"]) for name, row in rows.items()}
     assert levels == {
@@ -216,9 +215,6 @@ def test_interrupt_leaves_no_half_folder(folder: Path, tmp_path: Path) -> None:
     assert running.returncode == 130, errors
     assert "Traceback" not in errors
     assert not [path for path in folder.iterdir() if "stopped" in path.name]
-
-
-# --- classes that inherit from each other -----------------------------------------------------------------------------
 
 
 NN = "import torch.nn as nn\n"

@@ -153,8 +153,6 @@ def test_originals_do_not_disturb_each_other(site: Path, tmp_path: Path) -> None
     assert found == {"One": "match", "Two": "match"}
 
 
-# --- the parts --------------------------------------------------------------------------------------------------------
-
 SIGNED = Signature(("a (2,)",), "1" * 64, "2" * 64, "3" * 64, "4" * 64)
 
 
@@ -184,8 +182,6 @@ def test_an_original_that_is_mended_is_compared_again(tmp_path: Path, index: Fac
         found += [comparison.fidelity for comparison in compare_all([mended], index, jobs=1)]
     assert found == [None, "match"]
 
-
-# --- real classes -----------------------------------------------------------------------------------------------------
 
 REAL = {
     "torchvision": (["torchvision/ops", "torchvision/models/resnet.py"], ["SqueezeExcitation", "FrozenBatchNorm2d", "BasicBlock"]),

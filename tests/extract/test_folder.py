@@ -39,9 +39,6 @@ def written(tmp_path_factory: pytest.TempPathFactory, sources: Sequence[Any]) ->
     return out
 
 
-# --- the folder ---------------------------------------------------------------------------------------------------
-
-
 PAGE = {"index.html", "page/000.js", "page/files.json"}
 
 
@@ -170,8 +167,6 @@ def test_columns_of_code(code: str | None, lines: int | None) -> None:
     assert found["n_lines"] == lines
     assert found["code_sha256"] == (None if code is None else hashlib.sha256(code.encode()).hexdigest())
 
-
-# --- names of files -----------------------------------------------------------------------------------------------
 
 RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
 parts = st.one_of(

@@ -144,7 +144,6 @@ def test_never_another_result(act: str, deep: bool, fail: bool, shape: tuple[int
 
 
 def read_head(file: MinimizedFile) -> str:
-    """The header in one line."""
     return " ".join(file.code.partition("\n\n")[0].replace("#", "").split())
 
 
@@ -173,9 +172,6 @@ def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
     assert width == 8
     assert (batch, height, side) != (2, 6, 6)
     assert {batch, height, side} <= {size for sizes in traced.graphs["sizes"].values() for size in sizes}
-
-
-# --- in a folder -----------------------------------------------------------------------------------------------------
 
 
 def results(folder: Path, lean: MinimizedFile) -> list[Result]:

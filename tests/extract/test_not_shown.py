@@ -11,113 +11,77 @@ from tests.builders.shown import show_block
 
 SOURCE = """\
 import typing as tp
-
 import torch
 from torch import nn
-
 Pair = tp.Tuple[torch.Tensor, torch.Tensor]  # tokens, mask
 Scaled = tp.Tuple[torch.Tensor, float]
-
-
 class Unset(nn.Module):
     def __init__(self, width: int = 16):
         super().__init__()
         self.inner = nn.Linear(width, width)
         self.scale = nn.Parameter(torch.empty(width))
-
     def forward(self, x):
         return self.inner(x) * self.scale
-
-
 class Same(nn.Module):
     def forward(self, x):
         return x
-
-
 class Masked(nn.Module):
     def __init__(self, width: int = 16):
         super().__init__()
         self.inner = nn.Linear(width, width)
-
     def forward(self, x):
         return self.inner(x) * (x.abs().max() > 1e6)
-
-
 class Frozen(nn.Module):
     def __init__(self, width: int = 16):
         super().__init__()
         self.inner = nn.Linear(width, width)
-
     def forward(self, x):
         if self.training:
             raise RuntimeError("train the head alone")
         return self.inner(x)
-
-
 class Unpacks(nn.Module):
     def __init__(self, bins: int = 32, width: int = 16):
         super().__init__()
         self.embed = nn.Embedding(bins, width)
-
     def forward(self, inputs: Pair) -> Pair:
         tokens, mask = inputs
         return self.embed(tokens) * mask.unsqueeze(-1), mask
-
-
 class UnpacksByAccident(nn.Module):
     def forward(self, inputs: Scaled) -> torch.Tensor:
         tokens, scale = inputs
         return tokens * scale
-
-
 class Halves(nn.Module):
     def __init__(self, width: int = 16):
         super().__init__()
         self.inner = nn.Linear(width, width)
-
     def forward(self, x):
         low, high = torch.chunk(self.inner(x), 2, dim=1)
         return torch.stack((low, high), 2)
-
-
 class Distances(nn.Module):
     def forward(self, x):
         return 1 / x + x.exp()
-
-
 class Compresses(nn.Module):
     def forward(self, x, factor: int):
         return (x * 10).round() / 10 + x * factor
-
-
 class Streams(nn.Module):
     # Of an input with three dimensions, the samples of `rest` are taken for tokens.
-
     def __init__(self, width: int = 16):
         super().__init__()
         self.inner = nn.Linear(width, width)
-
     def forward(self, x, rest):
         assert rest.dim() == 3 and x.shape[-1] == rest.shape[-1]
         mixed = self.inner(x)[:, None, :1] + rest
         return mixed.flatten(0, 1)
-
-
 class Windows(nn.Module):
     def __init__(self, width: int = 16):
         super().__init__()
         self.inner = nn.Conv2d(width, width, 1)
-
     def forward(self, x):
         assert x.dim() == 4
         return self.inner(x).unflatten(1, (2, -1)).flatten(0, 1)
-
-
 class Joined(nn.Module):
     def forward(self, x, threshold):
         return (x - threshold.mean(0)).relu()
-
-
 class Steps(nn.Module):
     def forward(self, x, steps=None):
         if steps is None:
@@ -126,32 +90,23 @@ class Steps(nn.Module):
         for step in steps:
             total = total + step * x
         return total / len(steps)
-
-
 class DropsRows(nn.Module):
     # It has a name of a graph, and takes something else.
-
     def __init__(self, rate: float = 0.5):
         super().__init__()
         self.drop = nn.Dropout(rate)
-
     def forward(self, x, batch=None):
         if not self.training:
             return x
         assert x.dim() == 3
         return x * self.drop(torch.ones_like(x[:, :1]))
-
-
 class Noise(nn.Module):
     def forward(self, x):
         return torch.randn_like(x)
-
-
 class Drops(nn.Module):
     def __init__(self, rate: float = 0.5):
         super().__init__()
         self.drop = nn.Dropout(rate)
-
     def forward(self, x):
         return self.drop(x)
 """

@@ -153,9 +153,6 @@ def test_what_no_spec_holds_is_a_stated_cause(
     assert algorithm.rebuild_error == "a constant of float32 50 whose values no graph holds"
 
 
-# --- by command ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def spec(answers: dict[str, dict[str, Any]], tmp_path: Path) -> Path:
     source = extractions.source(tmp_path, "alpha@1.0")

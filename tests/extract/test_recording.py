@@ -71,9 +71,6 @@ def list_calls(recorder: SourceRecorder, cls: type) -> list[dict[str, Any]]:
     return [record.calls for record in recorder.calls.get(f"{cls.__module__}:{cls.__name__}", ())]
 
 
-# -- in the sandbox --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
 def test_models_factories_examples_and_tests_show_true_arguments(tmp_path: Path) -> None:
@@ -138,9 +135,6 @@ def test_an_extraction_itself_imports_no_torch() -> None:
     code = "import sys, extract.interface; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert run.stdout == "False\n"
-
-
-# -- what is run -----------------------------------------------------------------------------------------------------
 
 
 def test_drivers_of_one_module_are_tried_from_all_its_parts() -> None:
@@ -319,9 +313,6 @@ def test_tests_run_with_their_first_values_then_with_others(tmp_path: Path, monk
     assert [*first[:1], *first[2:]] == sys.modules["folding_tests.inner.test_folding_suite"].RAN[:5]
 
 
-# -- which calls are kept --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("ways", "origin"),
     [
@@ -359,22 +350,8 @@ class Taker(nn.Module):
         return torch.zeros(1)
 
 
-class Constant(int):
-    """A number with a name of its own."""
+class Constant(int): ...
 
-
-SCOPE = {
-    "Mode": Mode,
-    "Pair": Pair,
-    "Settings": Settings,
-    "Taker": Taker,
-    "torch": torch,
-    "np": np,
-    "nn": nn,
-    "F": nn.functional,
-    "functools": functools,
-    "types": types,
-}
 
 #: Values, and the expressions that they become.
 VALUES: list[tuple[object, str]] = [
@@ -414,7 +391,7 @@ def test_expressions(recorder: SourceRecorder, value: object, text: str) -> None
         Taker(value, named=value)(value)
     (call,) = list_calls(recorder, Taker)
     assert call == {"init": {"args": [text], "kwargs": {"named": text}}, "forward": {"args": [text], "kwargs": {}}}
-    again = eval(text, dict(SCOPE))
+    again = eval(text, globals() | {"F": nn.functional})
     if isinstance(value, torch.Tensor):
         assert (again.shape, again.dtype) == (value.shape, value.dtype)
     elif isinstance(value, np.ndarray):
@@ -537,8 +514,6 @@ class OtherScorer(WideScorer):
 
 
 class Outer(nn.Module):
-    """A model that calls its part."""
-
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
         self.part = part

@@ -52,7 +52,6 @@ def report(folder: Path) -> str:
 
 
 def rows_of(text: str, title: str) -> list[list[str]]:
-    """Return the cells of the first table of a section."""
     section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     lines = [line for line in section.split("\n") if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
@@ -126,7 +125,6 @@ odd = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 @given(odd, odd, odd)
 def test_odd_names_and_messages_break_nothing(kind: str, error: str, license_: str) -> None:
-    """Cells of a table remain cells, whatever they contain."""
     lines = table(["a", "b", "c"], [[code_span(kind), plain(error), code_span(license_)]])
     assert lines[2].count("|") == 4
     assert all(char.isprintable() for line in lines for char in line)
@@ -149,9 +147,6 @@ def test_each_reason_has_its_commonest_message(tmp_path: Path, sources: Sequence
         ["a", "x", "alpha@1.0::alpha.blocks.Ba0", "1"],
         ["d", "(none)", "alpha@1.0::alpha.blocks.Bd0", "1"],
     ]
-
-
-# --- text --------------------------------------------------------------------------------------------------------
 
 
 def test_the_summary(written: Path) -> None:

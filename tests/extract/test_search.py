@@ -69,7 +69,6 @@ def found(folder: Path, query: str = "", limit: int | None = 10, **filters: Any)
 
 
 def answer(folder: Path, query: str) -> str:
-    """Return the hits, or the error."""
     try:
         return str(found(folder, query).hits)
     except UserError as error:
@@ -80,15 +79,9 @@ def names(folder: Path, query: str = "", **filters: Any) -> list[str]:
     return [hit["name"] for hit in found(folder, query, **filters).hits]
 
 
-# --- ranking ------------------------------------------------------------------------------------------------------
-
-
 @table(__file__, "search.md", "What comes first", globals())
 def test_what_comes_first(folder: Path, query: str, first: list[str]) -> None:
     assert names(folder, query)[: len(first)] == first
-
-
-# --- filters ------------------------------------------------------------------------------------------------------
 
 
 @table(__file__, "search.md", "Filters", globals())
@@ -114,9 +107,6 @@ def test_nothing_is_found(folder: Path, query: str, filters: dict[str, Any], say
         found(folder, query, **filters)
 
 
-# --- words --------------------------------------------------------------------------------------------------------
-
-
 @table(__file__, "search.md", "The syntax of the index means nothing", globals())
 def test_the_syntax_of_the_index_means_nothing(folder: Path, query: str) -> None:
     assert answer(folder, query)
@@ -126,9 +116,6 @@ def test_the_syntax_of_the_index_means_nothing(folder: Path, query: str) -> None
 @given(st.text(max_size=30))
 def test_any_query_is_answered_or_refused_in_one_line(folder: Path, query: str) -> None:
     assert answer(folder, query)
-
-
-# --- the index ------------------------------------------------------------------------------------------------------
 
 
 def test_an_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,9 +154,6 @@ def test_a_description_need_not_have_all_words(folder: Path) -> None:
     told = found(folder, asked)
     assert told.hits[0]["name"] == "DropPath"
     assert told.complete
-
-
-# --- the command ----------------------------------------------------------------------------------------------------
 
 
 def test_lines_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,9 +202,6 @@ def test_nothing_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(UserError) as caught:
         search_folder(folder, "\x1b[31mzzz", Filters())
     assert "\x1b" not in str(caught.value)
-
-
-# --- folders that are not sound -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("line", ["{", "3", "null", "{}", '{"block": 3}', "\udcff"])

@@ -93,9 +93,6 @@ def test_a_line_has_sorted_keys_and_comes_back() -> None:
     assert Spec.model_validate(facts) == spec
 
 
-# --- signatures ---------------------------------------------------------------------------------------------------
-
-
 @table(__file__, "specs.md", "Signatures", globals())
 def test_signatures(code: str, constructor: list[str], forward: list[str]) -> None:
     spec = make_spec(sample_blocks.block(code, "A"))
@@ -118,9 +115,6 @@ def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
         outline = read_outline(code)
         assert list(outline.classes) == list(dict.fromkeys(classes)), file.name
         assert functions <= outline.functions, file.name
-
-
-# --- behavior ----------------------------------------------------------------------------------------------------
 
 
 @table(__file__, "specs.md", "Behavior", globals())
@@ -161,9 +155,6 @@ def test_calls_that_worked(arguments: dict[str, Any], constructor: str, forward:
     assert worked is not None
     assert worked.constructor_call("A") == constructor
     assert worked.forward_call() == forward
-
-
-# --- groups: what is nearly the same stays together, and nothing held out is in training ------------------------------
 
 
 def text_of(name: str, *, doc: str = "", extra: str = "", ends: str = "") -> str:

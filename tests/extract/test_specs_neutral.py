@@ -5,14 +5,12 @@ import importlib.util
 import io
 import json
 import keyword
-import os
 import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +19,6 @@ from extract.specs.make import LIMIT, find_repeat, make_spec, strip_header, to_l
 from manifests.records import Block
 from tests.builders import sample_blocks
 
-_FOLDER = "LEMUR_CURATOR_TEST_EXTRACTION"
 _IDENTITY = ("block", "name", "class", "source", "path", "swhid", "license", "code_sha256", "file")
 
 
@@ -97,22 +94,6 @@ def test_real_code() -> None:
     assert count > 25
 
 
-def test_a_real_folder() -> None:
-    """Every block of an extraction folder, if one is set."""
-    if not os.environ.get(_FOLDER):
-        pytest.skip(f"needs an extraction folder; name one in {_FOLDER}")
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(Path(os.environ[_FOLDER]) / "blocks.parquet") as table:
-        for batch in table.iter_batches(batch_size=100):
-            for row in batch.to_pylist():
-                if row["code"] is not None:
-                    check(Block.model_validate({name: row[name] for name in row if name in Block.model_fields}))
-
-
-# --- the guard ----------------------------------------------------------------------------------------------------
-
-
 def test_what_repeats_its_source_is_withheld() -> None:
     """A docstring with the same text as the spec: the values are removed, and the spec says which."""
     spec = make_spec(sample_blocks.block(**sample_blocks.observed()))
@@ -131,14 +112,11 @@ def test_what_repeats_its_source_is_withheld() -> None:
 
 @given(st.lists(st.sampled_from("abc"), max_size=24), st.lists(st.sampled_from("abc"), max_size=24), st.integers(1, 9))
 def test_a_common_run_is_found_when_there_is_one(one: list[str], other: list[str], limit: int) -> None:
-    """The sampling search agrees with the exhaustive one."""
     runs = [{tuple(tokens[n : n + limit]) for n in range(len(tokens) - limit + 1)} for tokens in (one, other)]
     found = find_repeat(" ".join(one), other, limit)
     assert (found is None) == (not runs[0] & runs[1])
     assert found is None or tuple(found) in runs[0] & runs[1]
 
-
-# --- any default ----------------------------------------------------------------------------------------------------
 
 names = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True).filter(lambda name: not keyword.iskeyword(name))
 plain = st.one_of(

@@ -42,19 +42,14 @@ RENAMED = (
 )
 NEEDS_VALUES = TEXTS["NEEDS_VALUES"]
 FAILS = "from torch import nn\n\n\nclass Gate(nn.Module):\n    def forward(self, x):\n        raise ValueError('no')\n"
-ARGUMENTS = {
-    "init": {"args": ["64"], "kwargs": {"reduced": "8"}},
-    "forward": {"args": ["torch.randn(2, 64, 6, 6)"], "kwargs": {}},
-}
-PLAIN = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.randn(2, 3)"], "kwargs": {}}}
-PAIRED = {
-    "init": {"args": [], "kwargs": {}},
-    "forward": {"args": ["torch.randn(2, 3)", "torch.randn(2, 5)"], "kwargs": {}},
-}
-DEFORMED = {
-    "init": {"args": [], "kwargs": {}},
-    "forward": {"args": ["torch.randn(2, 4, 6, 6)", "torch.randn(2, 18, 6, 6)"], "kwargs": {}},
-}
+
+
+def arguments(*inputs: str, init: tuple[str, ...] = (), **kwargs: str) -> dict[str, Any]:
+    return {"init": {"args": list(init), "kwargs": kwargs}, "forward": {"args": list(inputs), "kwargs": {}}}
+
+
+ARGUMENTS = arguments("torch.randn(2, 64, 6, 6)", init=("64",), reduced="8")
+PLAIN = arguments("torch.randn(2, 3)")
 OPERATIONS = (
     "inputs image N×64×H×W",
     "(1) mean of image; dim 2×3, keepdim -> N×64×1×1",
@@ -67,8 +62,8 @@ OPERATIONS = (
 )
 
 
-def pair(block: str, code: str, arguments: dict[str, Any], name: str = "Gate") -> BlockWithOriginal:
-    return BlockWithOriginal(block, name, code, "", (), (), arguments)
+def pair(block: str, code: str, given: dict[str, Any], name: str = "Gate") -> BlockWithOriginal:
+    return BlockWithOriginal(block, name, code, "", (), (), given)
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +72,12 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockVisit]:
         pair("gate", TEXTS["GATE"], ARGUMENTS),
         pair("renamed", RENAMED, ARGUMENTS, "Softener"),
         pair("values", NEEDS_VALUES, PLAIN),
-        pair("paired", TEXTS["PAIRED"], PAIRED),
+        pair("paired", TEXTS["PAIRED"], arguments("torch.randn(2, 3)", "torch.randn(2, 5)")),
         pair("lazy", TEXTS["LAZY"], PLAIN),
         pair("thinned", TEXTS["THINNED"], PLAIN),
         pair("draws", TEXTS["DRAWS"], PLAIN),
         pair("encoded", TEXTS["ENCODED"], PLAIN),
-        pair("deforms", TEXTS["DEFORMS"], DEFORMED),
+        pair("deforms", TEXTS["DEFORMS"], arguments("torch.randn(2, 4, 6, 6)", "torch.randn(2, 18, 6, 6)")),
         pair("fails", FAILS, PLAIN),
     ]
     with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
@@ -202,9 +197,6 @@ def test_what_does_not_run_says_why(traced: dict[str, BlockVisit]) -> None:
     assert traced["fails"].no_graphs == "runtime_error: ValueError: no"
 
 
-# --- in a folder -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def sound(traced: dict[str, BlockVisit], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One block under MIT, and the same one under the GPL."""
@@ -276,9 +268,6 @@ def test_publish_keeps_it_where_the_licence_is_not_permissive(sound: Path) -> No
     assert rows[before[1].block]["summary"] == after[1].summary
     assert rows[before[0].block]["algorithm"] is not None
     assert {before[1].source} == {withheld.source for withheld in ready.withheld}
-
-
-# --- searched by graph -----------------------------------------------------------------------------------------------
 
 
 def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:

@@ -107,9 +107,6 @@ def test_a_second_time_nothing_runs(
         assert verdict == verdicts[found.key]
 
 
-# --- with a sandbox that answers as it is told ------------------------------------------------------------------------
-
-
 class Answers:
     """Fake sandbox with prepared outcomes; the last one of a key repeats."""
 
@@ -217,9 +214,6 @@ def test_what_a_clock_ended_is_run_again(answers: Answers, fresh: FactsIndex) ->
     answers.prepared = {"a": [said("a", "constructed", "timeout_error"), said("a")]}
     assert [verdicts_of("a", fresh)[0].kind for _ in range(3)] == ["timeout_error", None, None]
     assert len(answers.ran) == 2
-
-
-# --- without execution ------------------------------------------------------------------------------------------------
 
 
 @table(__file__, "validate.md", "Text", globals())

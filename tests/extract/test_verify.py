@@ -130,9 +130,6 @@ def test_many_blocks_are_shared_out_among_processes(tmp_path: Path) -> None:
     assert found == {"imports": f"{rows[65].block}: line 6: imports lost, which it does not require"}
 
 
-# --- faults -------------------------------------------------------------------------------------------------------
-
-
 def test_a_table_without_a_column(folder: Path) -> None:
     table = pq.read_table(folder / "blocks.parquet").drop_columns(["license"])
     pq.write_table(table, folder / "blocks.parquet")
@@ -198,9 +195,6 @@ def test_a_spec_that_is_wrong(folder: Path, change: Callable[[str], str], says: 
 def test_a_folder_without_specs(folder: Path) -> None:
     (folder / "specs.jsonl").unlink()
     assert failed(folder).keys() == {"derived", "graphs"}
-
-
-# --- single rules -------------------------------------------------------------------------------------------------
 
 
 @table(__file__, "verify.md", "Imports", globals())

@@ -144,8 +144,6 @@ def test_seeds_reach_every_generator() -> None:
     assert draw(0) == draw(0) != draw(1)
 
 
-# --- memory that nobody wrote to --------------------------------------------------------------------------------------
-
 UNSET = {
     "torch.empty(3, 4)": (3, 4),
     "torch.Tensor(3, 4)": (3, 4),
@@ -206,9 +204,6 @@ def test_sizes_leave_lazy_tensors_out() -> None:
     assert count_elements(nn.LazyLinear(4)) == 0
     assert [has_shape(layer.weight) for layer in (nn.LazyLinear(4), nn.Linear(2, 4))] == [False, True]
     fill_unset(nn.LazyLinear(4))
-
-
-# --- backward ---------------------------------------------------------------------------------------------------------
 
 
 def ones(*shape: int) -> torch.Tensor:

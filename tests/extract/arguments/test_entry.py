@@ -162,38 +162,7 @@ def test_a_call_that_works_by_accident_gives_way_to_another(climb: Climb, body: 
     assert "doubtful" not in found
 
 
-@pytest.mark.parametrize(
-    ("block", "shown"),
-    [
-        (text("return self.a(x) * x.log().sum()", "self.a = nn.Linear(32, 4)"), "torch.rand("),
-        (text("return x * self.a.keep()", "self.a = dim", signature="dim"), "'keep': lambda"),
-        (text("return x + self.a(x)", "self.a = a", signature="a: type"), "F.relu"),
-        (
-            text(
-                "for t in self.transforms:\n    x = t(x)\nreturn x * 1",
-                "self.transforms = transforms",
-                signature="transforms",
-            ),
-            "[nn.Identity()]",
-        ),
-        (
-            text(
-                "return self.mix(self.lin(x), size=3)",
-                "self.lin = nn.Linear(dim, dim)\nself.mix = shared_mix",
-                signature="one, two, three, four, dim=32, shared_mix=None",
-            ),
-            '"shared_mix": "lambda x, *_, **__: x"',
-        ),
-        (
-            text(
-                "return x * self.rate",
-                "if rate is None:\n    raise ValueError('no drop rate')\nself.rate = 2",
-                signature="rate=None",
-            ),
-            "rate",
-        ),
-    ],
-)
+@table(__file__, "entry.md", "What a failure asks for", globals())
 def test_what_a_failure_asks_for(climb: Climb, block: str, shown: str) -> None:
     """Positive numbers, a method, a layer or several in the place of a number, an optional argument."""
     found = climb(block)
@@ -227,8 +196,6 @@ def test_compiling_is_left_out(climb: Climb) -> None:
         pytest.skip("the compiler is not imported in this process")
     assert climb(block)["level"] == "backward"
 
-
-# --- what is observed -------------------------------------------------------------------------------------------------
 
 NAMES = BlockNamespace({"torch": torch})
 

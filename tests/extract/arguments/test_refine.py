@@ -8,6 +8,7 @@ import pytest
 from extract.arguments.constructing import Arguments
 from extract.arguments.forwarding import ForwardCall
 from extract.arguments.refine import Refiner, WorkingCalls, read_sizes, vary
+from tests.builders.suites import table
 
 Climb = Callable[..., dict[str, Any]]
 
@@ -25,46 +26,13 @@ class A(nn.Module):
 
 
 def find(climb: Climb, text: str, **hints: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the keyword arguments of the constructor and of forward."""
     outcome = climb(text, **hints)
     assert outcome["level"] == "backward", outcome["error"]
     calls = outcome["arguments"]
     return calls["init"]["kwargs"], calls["forward"]["kwargs"]
 
 
-@pytest.mark.parametrize(
-    ("text", "init", "forward"),
-    [
-        (
-            block("dim, hidden", "self.a = nn.Conv2d(dim, hidden, 3)", "return self.a(x)"),
-            {"dim": "32", "hidden": "56"},
-            {"x": "torch.randn((2, 32, 20, 24))"},
-        ),
-        (
-            block("dim, hidden", "self.a = nn.Conv2d(dim, hidden, 3, padding=1)", "return self.a(x) + x"),
-            {"dim": "32", "hidden": "32"},
-            {"x": "torch.randn((2, 32, 20, 24))"},
-        ),
-        (
-            block("dim", "self.a = nn.Linear(dim, 4)", "return self.a(x + y)", "x, y"),
-            {"dim": "32"},
-            {"x": "torch.randn((2, 24, 32))", "y": "torch.randn((2, 24, 32))"},
-        ),
-        (
-            block("dim", "self.a = nn.Linear(dim, dim)", "return self.a(x) @ x.transpose(2, 3)"),
-            {"dim": "32"},
-            {"x": "torch.randn((2, 8, 12, 32))"},
-        ),
-        (
-            block(
-                "dim", "self.a = nn.Conv2d(dim, dim, 3)", "assert x.shape[2] == x.shape[3]\n        return self.a(x)"
-            ),
-            {"dim": "32"},
-            {"x": "torch.randn((2, 32, 16, 16))"},
-        ),
-    ],
-    ids=["two widths", "a residual", "two inputs", "channels last", "only squares"],
-)
+@table(__file__, "search.md", "Sizes are all different where they can be", globals())
 def test_sizes_are_all_different_where_they_can_be(
     climb: Climb, text: str, init: dict[str, str], forward: dict[str, str]
 ) -> None:

@@ -25,7 +25,6 @@ def made(signature: str, init: str = "pass", more: str = "") -> str:
 
 
 def first(search: Search) -> tuple[Arguments, ForwardCall]:
-    """The first call that works."""
     found = next(search.calls(), None)
     assert found is not None, search.best_failure
     return found[0].arguments, found[1]
@@ -44,9 +43,6 @@ def values(search: Search) -> dict[str, Any]:
 
 def call(args: tuple[str, ...], way: str = "call", **kwargs: str) -> dict[str, Any]:
     return {"args": args, "kwargs": tuple(kwargs.items()), "way": way}
-
-
-# --- the constructor --------------------------------------------------------------------------------------------------
 
 
 @table(__file__, "search.md", "Arguments by name", globals())
@@ -128,32 +124,7 @@ def companion(code: str, parameter: str, name: str, **more: Any) -> dict[str, An
     return {"parameter": parameter, "name": name, "qualname": f"lib.{name}", "code": code, "wants_class": False, **more}
 
 
-@pytest.mark.parametrize(
-    ("signature", "body", "more", "code", "name", "expected"),
-    [
-        ("config", "self.a = config.hidden_size", "", CONFIG, "SmallConfig", "SmallConfig(hidden_size=32, layers=2)"),
-        (
-            "config: SmallConfig",
-            "self.a = config.hidden_size",
-            "SmallConfig = object",
-            CONFIG,
-            "SmallConfig",
-            "SmallConfig(hidden_size=32, layers=2)",
-        ),
-        ("config", "self.a = config.hidden_size", CONFIG, "raise 1", "SmallConfig", "SmallConfig(hidden_size=32, layers=2)"),
-        ("config", "self.a = config + 1", "", "raise SystemExit(1)", "Missing", "32"),
-        ("config", "self.a = config + 1", "", "import absent_package", "Missing", "32"),
-        ("config", "self.a = config + 1", "", ")", "Missing", "32"),
-        (
-            "model",
-            "self.model = model",
-            "",
-            "from torch import nn\nclass Hub(nn.Module):\n    def __init__(self): raise OSError('no file')\n",
-            "Hub",
-            "nn.Identity()",
-        ),
-    ],
-)  # fmt: skip
+@table(__file__, "search.md", "A companion", globals())
 def test_a_companion(
     search: MakeSearch, signature: str, body: str, more: str, code: str, name: str, expected: str
 ) -> None:
@@ -189,9 +160,6 @@ def test_construction_is_the_same_each_time(search: MakeSearch) -> None:
         confirm(constructor, Arguments())
 
 
-# --- inputs -----------------------------------------------------------------------------------------------------------
-
-
 @table(__file__, "search.md", "Inputs that work", globals())
 def test_inputs_that_work(search: MakeSearch, block: str, expected: dict[str, Any]) -> None:
     assert values(search(block)) == expected
@@ -223,9 +191,6 @@ def test_recorded_calls_come_first_those_of_the_same_module_before_others(search
     ]
 
 
-# --- meta tensors -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("forward", "init", "on_meta"),
     [
@@ -252,29 +217,7 @@ def test_channels_that_a_large_module_expects(search: MakeSearch) -> None:
     assert values(found), "more than 400,000 parameters: on meta tensors no message says that it is 5"
 
 
-# --- failures, and the end --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("block", "message", "shown"),
-    [
-        (
-            text("x", "y = self.a(x)\nraise ValueError('never')", "self.a = nn.Conv2d(3, 8, 3)"),
-            "ValueError: never",
-            "x=torch.randn((2, 3, 16, 16))",
-        ),
-        (
-            made("kind: int", "assert kind == 4, 'kind'\nself.a = nn.Linear(2, 2)(torch.ones(2, 2))\nraise ValueError('further')"),
-            "ValueError: further",
-            "kind=4",
-        ),
-        (
-            "class A(nn.Module):\n    def __new__(cls):\n        return 3\n",
-            "TypeError: the constructor returned a int, not a module",
-            "",
-        ),
-    ],
-)  # fmt: skip
+@table(__file__, "search.md", "The failure that came furthest is kept", globals())
 def test_the_failure_that_came_furthest_is_kept(search: MakeSearch, block: str, message: str, shown: str) -> None:
     found = search(block)
     assert list(found.calls()) == []
@@ -307,8 +250,6 @@ def test_the_search_ends_with_its_budget_or_once_it_gets_no_further(search: Make
     assert list(found.calls()) == []
     assert found.constructor.budget.forwards == 0
 
-
-# --- one call ---------------------------------------------------------------------------------------------------------
 
 NAMES = BlockNamespace({"torch": torch})
 

@@ -54,8 +54,6 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 
-# --- expressions ------------------------------------------------------------------------------------------------------
-
 
 def evaluated(value: Value) -> Any:
     return eval(value.expression(), {"torch": torch, "types": types})
@@ -132,9 +130,6 @@ def test_value_text(value: object, text: str) -> None:
     assert value_text(value) == text
 
 
-# --- the first inputs of forward --------------------------------------------------------------------------------------
-
-
 @table(__file__, "values.md", "First inputs", globals())
 def test_first_inputs(layers: nn.Module, signature: str, expected: dict[str, Any]) -> None:
     space: dict[str, Any] = {}
@@ -152,8 +147,6 @@ def test_first_inputs(layers: nn.Module, signature: str, expected: dict[str, Any
     if "x" in first and len(first) == 1 and not isinstance(first["x"], str):
         assert len({dict(inputs)["x"] for inputs in listed}) >= 10  # layouts
 
-
-# --- values of names and annotations ----------------------------------------------------------------------------------
 
 EMPTY = inspect.Parameter.empty
 

@@ -77,7 +77,6 @@ def trace_of(place: int, width: int) -> dict[str, Any]:
 
 
 def result_of(row: Block, files: tuple[tuple[str, str], ...] | None = None) -> Result:
-    """The outcome of a block with its graph."""
     return Result(row, files or ((row.source, row.path),), TRACED[row.block])
 
 
@@ -134,8 +133,6 @@ def results(sources: Sequence[Any]) -> list[Result]:
 
 @pytest.fixture(scope="session")
 def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
-    """Writes the extraction."""
-
     def write_to(out: Path, **facts: Any) -> Path:
         extractions.write(out, results, sources, level="backward", **facts)
         return out
@@ -145,5 +142,4 @@ def write(sources: Sequence[Any], results: list[Result]) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def extraction(write: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With conversations and code."""
     return write(tmp_path_factory.mktemp("chat") / "out", chat=True)

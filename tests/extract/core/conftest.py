@@ -55,7 +55,6 @@ class Corpus:
         self.found = discover(self.library, reversed(modules) if self.reverse else modules)
 
     def emitter(self) -> Emitter:
-        """Return an emitter with an empty cache."""
         return Emitter(self.library, self.index)
 
     def emit(self, name: str) -> Emitted | Unresolved:
@@ -64,12 +63,10 @@ class Corpus:
         return self.emitter().emit(found)
 
     def blocks(self) -> dict[str, Emitted | Unresolved]:
-        """Return the outcomes of all classes, by qualified name."""
         emitter = self.emitter()
         return {found.qualname: emitter.emit(found) for found in self.found}
 
     def names(self) -> list[str]:
-        """Return the qualified names of the discovered classes."""
         return [found.qualname for found in self.found]
 
 

@@ -22,7 +22,6 @@ RUNNER = TEXTS["RUNNER"]
 
 @pytest.fixture(scope="module")
 def made(corpus: Any) -> Any:
-    """The package of the page."""
     return corpus(read_files(__file__, "visionkit.md"))
 
 

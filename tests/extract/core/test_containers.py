@@ -12,25 +12,6 @@ from tests.builders.suites import Case, read_suite, suite
 from tests.extract.core.test_behaves import VERBS
 
 
-def test_a_container_that_nothing_reads_stays_behind(corpus, closed) -> None:  # type: ignore[no-untyped-def]
-    """A decorator that only records is omitted if the block does not read the container that it fills."""
-    made = corpus(
-        """
-        --- p/a.py
-        from torch import nn
-        LAYERS = {}
-        def register(cls):
-            LAYERS[cls.__name__] = cls
-            return cls
-        @register
-        class A(nn.Module):
-            def forward(self, x): return x
-        """
-    )
-    code = closed(made.emit("A"))
-    assert "LAYERS" not in code.split("# Changed")[1]
-
-
 def test_an_entry_that_cannot_come_along_is_said(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
     made = corpus(
         """
@@ -55,27 +36,6 @@ def test_an_entry_that_cannot_come_along_is_said(corpus, closed, run) -> None:  
     (told,) = outcome.dynamic
     assert told.startswith("LAYERS lacks 1 entry: ")
     assert "absent: " in told
-
-
-def test_a_deleted_name_is_there_for_what_fills_by_it(corpus, closed, run) -> None:  # type: ignore[no-untyped-def]
-    """A table that loops fill through one name, which the file deletes afterwards."""
-    made = corpus(
-        """
-        --- p/a.py
-        from torch import nn
-        LAYERS = {}
-        def one(x): return x
-        def two(x): return x
-        for _f in (one,):
-            LAYERS[_f.__name__] = _f
-        for _f in (two,):
-            LAYERS[_f.__name__] = _f
-        del _f
-        class A(nn.Module):
-            def forward(self, x): return sorted(LAYERS)
-        """
-    )
-    assert run(closed(made.emit("A")))["A"]()(1) == ["one", "two"]
 
 
 def test_a_search_that_cannot_be_known_is_said(corpus, closed) -> None:  # type: ignore[no-untyped-def]
@@ -109,9 +69,6 @@ def test_what_is_known_of_a_string_decides_what_is_said(corpus, closed, case: Ca
         assert case.one("says") in note
 
 
-# --- registries -------------------------------------------------------------------------------------------------------
-
-
 #: The files of the page: a registry with a parent, as OpenMMLab writes them, small.
 REGISTRY = read_suite(Path(__file__).with_name("registries.md"), VERBS)[0].files
 
@@ -131,27 +88,6 @@ def test_the_own_source_comes_first(corpus, closed, run, order: bool) -> None:  
     name = "a" if order else "q"
     made = corpus({f"{name}/other.py": other} | REGISTRY, apart=True)
     assert run(closed(made.emit(f"{name}.other.A")))["A"]()(1) == "other"
-
-
-def test_a_table_that_registers_nothing_stays_what_it_is(behaves) -> None:  # type: ignore[no-untyped-def]
-    code = behaves(
-        """
-        --- p/table.py
-        class _SeenRegistry(dict):
-            def get(self, key):
-                return super().get(str(key)) or {}
-        SEEN = _SeenRegistry()
-        SEEN["1"] = {"one": 1}
-        --- p/a.py
-        from torch import nn
-        from .table import SEEN
-        class A(nn.Module):
-            def forward(self, x): return dict(SEEN.get(x))
-        """,
-        "A()(1), A()(2)",
-        ({"one": 1}, {}),
-    )
-    assert "class _SeenRegistry(dict):" in code
 
 
 @pytest.mark.parametrize("decorator", ["@registry.enlist('one')", "@Registry.enlist('one')", "@registry.keep"])

@@ -13,11 +13,33 @@ from extract.emit.emit import Emitted
 from extract.sources.contents import PackageSource
 from tests.builders.suites import read_files
 
-TEXTS = read_files(__file__, "determinism.md")
-EMIT_ALL = TEXTS["EMIT_ALL"]
+EMIT_ALL = """
+import json, pathlib, sys, tempfile
+from extract.resolve.discover import discover
+from extract.emit.emit import Emitter
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import CorpusIndex
+from extract.sources import open_source
+source = open_source(sys.argv[1])
+with tempfile.TemporaryDirectory() as folder, FactsIndex(pathlib.Path(folder) / "index.sqlite") as index:
+    library = CorpusIndex([source], index.facts)
+    found = discover(library, [library.by_path[source.name, f.path] for f in source.files])
+    emitter = Emitter(library, index)
+    result = {f.qualname: getattr(emitter.emit(f), "code", "") for f in found}
+    facts = [repr(index.facts(source, f)) for f in source.files]
+print(json.dumps([result, facts]))
+"""
 
 # Names inside f-strings over several lines, which Python 3.11 misplaces.
-FORMATTED = TEXTS["FORMATTED"]
+FORMATTED = '''
+from torch import nn
+from . import b
+class A(nn.Module):
+    def forward(self, x):
+        return f"""
+        {b.one(x)} {b.two(x)} {b.three(x)} {b.four(x)}
+        {b.five(x)} {b.six(x)}"""
+'''
 
 
 def start(folder: Path, seed: str) -> subprocess.Popen[str]:
@@ -64,7 +86,7 @@ def code_of(outcome: Any) -> str:
     return outcome.code
 
 
-@pytest.mark.parametrize("name", ["TinyNet", "Block", "AlignHead"])
+@pytest.mark.parametrize("name", ["TinyNet", "GatedMlp", "AlignHead"])
 def test_what_was_asked_before(corpus: Any, name: str) -> None:
     made = copied(corpus)
     together = next(outcome for qualname, outcome in made.blocks().items() if qualname.endswith(f".{name}"))

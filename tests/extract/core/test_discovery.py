@@ -12,7 +12,7 @@ from extract.emit.emit import Emitted
 from extract.extractor import BlockExtractor
 from extract.resolve.discover import Selection
 from lemur_core.files.errors import UserError
-from tests.builders.suites import Case, read_files, suite
+from tests.builders.suites import Case, suite
 
 HEAD = "import torch\nfrom torch import nn\n"
 FORWARD = "    def forward(self, x): return x\n"
@@ -46,8 +46,29 @@ def test_a_forward_of_torchvision(corpus: Any) -> None:
     assert corpus(text).names() == ["p.a.A"]
 
 
-TEXTS = read_files(__file__, "discovery_cases.md")
-SOURCES = TEXTS["SOURCES"]
+SOURCES = """
+--- base/__init__.py
+from .model import *
+--- base/model.py
+from torch import nn
+__all__ = ["BaseModule"]
+class BaseModule(nn.Module):
+    def __init__(self, init_cfg=None):
+        super().__init__()
+        self.init_cfg = init_cfg
+class BaseDecoder(BaseModule):
+    def forward(self, x): return ("decoded", x)
+--- tool/__init__.py
+from base import BaseModule as Root
+import base.model as bm
+--- tool/heads.py
+import tool
+from . import bm
+class Head(tool.Root):
+    def forward(self, x): return ("head", x)
+class Decoder(bm.BaseDecoder): pass
+class Nothing(tool.Root): pass
+"""
 
 
 def test_subclasses_across_sources(corpus: Any, closed: Any, run: Any) -> None:
@@ -77,9 +98,6 @@ def test_names_and_places(corpus: Any) -> None:
         ("p.m.A", "p/m.py"),
         ("p.s.A", "p/s/__init__.py"),
     ]
-
-
-# --- nested classes ---------------------------------------------------------------------------------------------------
 
 
 NN = "from torch import nn\n"

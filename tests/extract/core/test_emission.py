@@ -45,7 +45,6 @@ def test_line_ends_do_not_matter(corpus, closed, end: str) -> None:  # type: ign
 
 
 def body(code: str) -> str:
-    """Return a block's file without its header."""
     return code[re.search(r"^[^#]", code, re.M).start() :]  # type: ignore[union-attr]
 
 

@@ -38,7 +38,6 @@ def source(tmp_path: Path) -> PackageSource:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return the path of the index."""
     return tmp_path / "index.sqlite"
 
 
@@ -52,11 +51,6 @@ def add_all(source: PackageSource, path: Path, policy: Policy = "missing") -> tu
     with FactsIndex(path, policy=policy) as index:
         index.add([(source, file) for file in source.files])
         return index.hits, index.parsed
-
-
-def test_facts_are_those_of_the_parser(source: PackageSource, path: Path) -> None:
-    add_all(source, path)
-    assert load(source, path)["a.py"] == parse_file(TEXT.encode())
 
 
 def test_a_parser_that_is_killed_between_two_files_is_replaced(source: PackageSource, path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from extract.arguments.probe import classify_error
 from extract.emit.emit import Emitted
-from extract.sources import open_source
 from tests.builders.suites import read_table
 
 NET = """from torch import nn
@@ -165,18 +164,6 @@ def test_what_the_packages_of_a_class_set_is_set_before_others_are_imported(corp
 def test_a_variable_without_a_value_stays_wanted(corpus: Any) -> None:
     emitted = corpus({"net.py": VARIABLES["net.py"]}, bare=True).emit("A")
     assert "setdefault" not in emitted.code
-
-
-def test_names_and_requirements_come_back_from_the_cache(tmp_path: Any) -> None:
-    for path, text in {
-        "lib/acme/net.py": "A = 1\n",
-        "setup.py": "setup(package_dir={'': 'lib'}, install_requires=['x'])",
-    }.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    source = open_source(f"{tmp_path}/")
-    assert [file.module for file in source.files] == ["acme.net"]
-    assert source.requires == ("x",)
 
 
 EXTENSIONS = """from torch import nn

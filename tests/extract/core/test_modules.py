@@ -130,25 +130,7 @@ class Hidden(nn.Module):
 """
 
 
-@pytest.mark.parametrize(
-    ("stated", "adds", "init", "noted"),
-    [
-        ("__all__ = []", "__all__.append(c.__name__)", "from .acts import *", False),
-        (
-            "__all__ = []",
-            "__all__.extend([c.__name__])",
-            "from . import acts\n__all__ = acts.__all__\n__all__ += ['Base']",
-            False,
-        ),
-        ("__all__ = ['Swoosh']", "pass", "from . import acts\n__all__ = ['Base', *acts.__all__]", False),
-        (
-            "",
-            "pass",
-            "from . import acts\n__all__ = ['Base']\n__all__.extend(n for n in dir(acts) if n[0] == 'S')",
-            True,
-        ),
-    ],
-)
+@table(__file__, "modules.md", "A computed list of exports", globals())
 def test_a_computed_list_of_exports(
     corpus: Any, closed: Any, run: Any, original: Any, stated: str, adds: str, init: str, noted: bool
 ) -> None:

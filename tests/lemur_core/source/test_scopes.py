@@ -55,14 +55,6 @@ def test_type_parameters_are_no_global_names(text: str, runs: str, called: str) 
     assert not parse_file(text.encode()).newer
 
 
-CLASS_READS = read_table(__file__, "scopes.md", "Class reads", globals())
-
-
-@pytest.mark.parametrize("text", CLASS_READS)
-def test_a_class_body_reads_the_outer_name_until_it_has_its_own(text: str) -> None:
-    assert read(text, AT_DEFINITION) == CLASS_READS[text]
-
-
 @table(__file__, "binds.md", "Of one line or two", {})
 def test_binds(text: str, binds: str, late: str, touches: str) -> None:
     (statement,) = facts_of(text).statements
@@ -216,25 +208,6 @@ def tables(names: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
         yield from tables(child)
 
 
-def read_by_python(text: str) -> tuple[set[str], set[str]]:
-    """The global names that are surely read, and those that a class body may read before it binds them."""
-    surely: set[str] = set()
-    perhaps: set[str] = set()
-    for names in tables(symtable.symtable(text, "module", "exec")):
-        for symbol in names.get_symbols():
-            if symbol.is_referenced():
-                if names.get_type() == "module" or symbol.is_global():
-                    surely.add(symbol.get_name())
-                elif names.get_type() == "class" and symbol.is_local():
-                    perhaps.add(symbol.get_name())
-    return surely, perhaps
-
-
-def read_by_us(text: str) -> set[str]:
-    facts = parse_file(text.encode())
-    return {use.name for part in (*facts.statements, *facts.blocks) for use in part.uses if use.local < 0}
-
-
 def compiles(text: str) -> bool:
     try:
         compile(text, "module", "exec")
@@ -243,65 +216,39 @@ def compiles(text: str) -> bool:
     return True
 
 
-GIVEN = set(dir(builtins))
-
-
-def check_reads(text: str) -> None:
-    """As of the symbol table."""
-    surely, perhaps = read_by_python(text)
-    ours = read_by_us(text)
-    assert surely - GIVEN <= ours
-    assert ours <= surely | perhaps
-
-
-def check_bindings(text: str) -> None:
-    """As of the symbol table."""
-    facts = parse_file(text.encode())
-    ours = {name for statement in facts.statements for name in (*statement.binds, *statement.late)}
-    bound = set()
-    for names in tables(symtable.symtable(text, "module", "exec")):
-        for symbol in names.get_symbols():
-            binds = symbol.is_assigned() or symbol.is_imported()
-            if binds and (names.get_type() == "module" or symbol.is_declared_global()):
-                bound.add(symbol.get_name())
-    assert bound - {"error"} <= ours
-    assert ours - bound <= declared_global(text), "a name that is declared global, and never bound"
-
-
-def declared_global(text: str) -> set[str]:
-    return {name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Global) for name in node.names}
-
-
-def check_undefined(text: str) -> None:
-    """pyflakes also minds the order: it may find more, but only names that are bound somewhere."""
-    found = {m.message_args[0] for m in Checker(ast.parse(text)).messages if isinstance(m, messages.UndefinedName)}
-    facts = parse_file(text.encode())
-    bound = {name for statement in facts.statements for name in (*statement.binds, *statement.late)}
-    ours = read_by_us(text) - bound - GIVEN
-    _, perhaps = read_by_python(text)
-    assert ours <= found | perhaps
-    inner = {name for statement in facts.statements for name in statement.shadows}
-    assert found <= ours | bound | inner
-
-
-def check_offsets(text: str) -> None:
-    """Where a use or a store has an offset, the name stands there."""
-    data = text.encode()
-    facts = parse_file(data)
-    for statement in facts.statements:
-        for use in statement.uses:
-            if use.start >= 0:
-                assert data[use.start : use.ends[0]].decode() == use.name
-        for store in statement.stores:
-            assert data[store.start : store.end].decode() == store.name
-
-
 @settings(max_examples=60)
 @given(MODULES)
 def test_names_are_those_of_python_and_pyflakes(text: str) -> None:
     assume(compiles(text))
-    check_reads(text)
-    check_bindings(text)
+    statements = facts_of(text).statements
+    read_here = {use.name for use in uses_of(text)}
+    bound_here = {name for statement in statements for name in (*statement.binds, *statement.late)}
+    surely: set[str] = set()
+    perhaps: set[str] = set()  # by a class body, before it binds them
+    bound: set[str] = set()
+    for names in tables(symtable.symtable(text, "module", "exec")):
+        for symbol in names.get_symbols():
+            at_top, name = names.get_type() == "module", symbol.get_name()
+            if symbol.is_referenced() and (at_top or symbol.is_global()):
+                surely.add(name)
+            elif symbol.is_referenced() and names.get_type() == "class" and symbol.is_local():
+                perhaps.add(name)
+            if (symbol.is_assigned() or symbol.is_imported()) and (at_top or symbol.is_declared_global()):
+                bound.add(name)
+    given_names = set(dir(builtins))
+    assert surely - given_names <= read_here <= surely | perhaps
+    assert bound - {"error"} <= bound_here
+    declared = {name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Global) for name in node.names}
+    assert bound_here - bound <= declared, "a name that is declared global, and never bound"
     if "nonlocal" not in text:  # which pyflakes takes for `global`
-        check_undefined(text)
-    check_offsets(text)
+        # pyflakes also minds the order: it may find more, but only names that are bound somewhere.
+        found = {m.message_args[0] for m in Checker(ast.parse(text)).messages if isinstance(m, messages.UndefinedName)}
+        undefined = read_here - bound_here - given_names
+        assert undefined <= found | perhaps
+        assert found <= undefined | bound_here | {name for statement in statements for name in statement.shadows}
+    data = text.encode()
+    for statement in statements:
+        for use in statement.uses:
+            assert use.start < 0 or data[use.start : use.ends[0]].decode() == use.name
+        for store in statement.stores:
+            assert data[store.start : store.end].decode() == store.name

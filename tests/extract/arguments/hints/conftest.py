@@ -36,7 +36,6 @@ def hints_for(finder_for: FinderFor) -> HintsFor:
 
 @pytest.fixture(scope="session")
 def finder_for(tmp_path_factory: pytest.TempPathFactory, index: FactsIndex) -> FinderFor:
-    """What finds hints in such a package, with the class."""
     numbers = itertools.count()
 
     def make(name: str, **files: str) -> tuple[HintFinder, TargetClass]:
