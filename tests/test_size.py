@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 50_090,
-    "files of code": 362,
-    "lines of tests and their cases": 55_500,
-    "lines of benchmarks": 5_345,
-    "words of documents": 15_850,
+    "lines of code": 48_269,
+    "files of code": 341,
+    "lines of tests and their cases": 50_728,
+    "lines of benchmarks": 5_392,
+    "words of documents": 15_914,
     "commands": 26,
-    "options": 146,
+    "options": 144,
 }
 #: Written by commands, from the parsers and records.
 GENERATED = {ROOT / "docs" / name for name in ("commands.md", "columns.md", "api.md")}
