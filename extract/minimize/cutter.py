@@ -327,25 +327,28 @@ def _cut_docstring(lines: Lines, node: Function | ast.ClassDef, *, summary: bool
 
 
 def _list_caught(tree: ast.Module) -> set[str]:
-    """Return the names in `try` bodies with a handler that would catch the error of a cut, and in what they name."""
-    named: dict[str, set[str]] = {}
-    found: set[str] = set()
-    for node in list_nodes(tree):
-        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-            named.setdefault(node.name, set()).update(_list_names(node.body))
-        elif isinstance(node, ast.Try | ast.TryStar) and any(map(_may_catch, node.handlers)):
-            found |= _list_names(node.body)
+    """Return the names in `try` bodies with a handler that would catch the error of a cut.
+
+    Besides them the functions of the file that these call by name, and so on. Methods are not followed: of an attribute
+    nobody knows whose it is.
+    """
+    named = {
+        node.name: {part.id for part in list_nodes(node) if isinstance(part, ast.Name)}
+        for node in tree.body
+        if isinstance(node, _FUNCTIONS)
+    }
     caught: set[str] = set()
-    while found:
-        caught |= found
-        found = set().union(*(named.get(name, ()) for name in found)) - caught
+    for node in list_nodes(tree):
+        if isinstance(node, ast.Try | ast.TryStar) and any(map(_may_catch, node.handlers)):
+            inner = [part for item in node.body for part in list_nodes(item)]
+            caught |= {part.id for part in inner if isinstance(part, ast.Name)}
+            caught |= {part.attr for part in inner if isinstance(part, ast.Attribute)}
+    waiting = list(caught & named.keys())
+    while waiting:
+        further = (named[waiting.pop()] & named.keys()) - caught
+        caught |= further
+        waiting += further
     return caught
-
-
-def _list_names(body: Iterable[ast.stmt]) -> set[str]:
-    nodes = [part for item in body for part in list_nodes(item)]
-    names = {part.id for part in nodes if isinstance(part, ast.Name)}
-    return names | {part.attr for part in nodes if isinstance(part, ast.Attribute)}
 
 
 def _may_catch(handler: ast.ExceptHandler) -> bool:
