@@ -19,7 +19,6 @@ from unittest.mock import patch
 from extract import stages
 from extract.extractor import BlockExtractor
 from extract.recording.source import RecordedClass, is_recorded, record_sources
-from extract.sources.contents import is_test
 from lemur_core.files.atomic import write_text
 from lemur_core.sandbox.runtime import find_further, find_runtime
 
@@ -56,10 +55,7 @@ def measure(package: str) -> dict[str, Any]:
     source = next(iter(rows.values())).source
     notes = extractor.facts.notes
     seconds = round(_count_seconds() - started, 1)
-    folder = extractor.context.tests.get(source)
-    tests = sum(is_test(path.name) for path in folder.rglob("*.py")) if folder else 0
-    facts = {"source": source, "classes": len(rows), "files_of_tests": tests, "shown_by": kinds}
-    return {**facts, "cpu_seconds": seconds, "notes": notes, "blocks": found}
+    return {"source": source, "classes": len(rows), "shown_by": kinds, "cpu_seconds": seconds, "blocks": found, "notes": notes}
 
 
 def _count_seconds() -> float:

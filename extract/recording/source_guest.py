@@ -13,6 +13,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -49,6 +50,7 @@ _MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # definitions, by their eff
 _FIRST = 2  # drivers that each class tries before one tries more, since the seconds are for all
 #: Few classes are first seen after so many: of the definitions that need no arguments; of all drivers before a guess.
 _ENOUGH_STEPS = 3_000
+_NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
 _MAX_TRIED = 400  # in all
 _LAST_SECONDS = 400.0  # of CPU time: no driver starts later; the counts end ordinary runs
 _LONG_SLEEP_SECONDS = 0.5
@@ -257,12 +259,16 @@ class _Recording:
         reaching = self._graph.list_reaching(cls)
         yield from islice(self._list_configured(cls, reaching), _MAX_FILES)
         yield from islice(self._list_written(cls, reaching), _MAX_WRITTEN)
-        # Tests that name only what is near take seconds, and showed none of 150 classes.
-        tests = (places for places, text in self._tests.items() if cls.__name__ in text)
-        yield from map(_drive_tests, islice(tests, _MAX_TESTS))
+        tests = [places for places, text in self._tests.items() if cls.__name__ in text][:_MAX_TESTS]
+        yield from map(_drive_tests, tests)
         ready = self._list_ready(cls, reaching)
         for effort, most in _MAX_READY.items():
             yield from [driver for driver in ready if driver.effort == effort][:most]
+        # Tests of others take seconds, and hardly show the class.
+        near = {item.__name__ for item in reaching[:_NEAR]}
+        others = [places for places, text in self._tests.items() if any(word in text for word in near)]
+        others = [places for places in others if places not in tests][: _MAX_TESTS - len(tests)]
+        yield from (replace(_drive_tests(places), effort=SEARCHED) for places in others)
 
     def _list_configured(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         """Yield the drivers of what takes a file that names the class, then of what reaches the class, with any."""
