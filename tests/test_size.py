@@ -17,7 +17,7 @@ PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 MOST = {
     "lines of code": 48_280,
     "files of code": 341,
-    "lines of tests and their cases": 50_728,
+    "lines of tests and their cases": 50_731,
     "lines of benchmarks": 5_392,
     "words of documents": 15_939,
     "commands": 26,

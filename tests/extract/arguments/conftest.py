@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # as the sandbox has it loaded: an import that the limit of a construction ends stays half
 from torch import nn
 
 from extract.arguments import search_guest as entry
