@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 48_280,
+    "lines of code": 48_302,
     "files of code": 341,
-    "lines of tests and their cases": 50_731,
-    "lines of benchmarks": 5_392,
+    "lines of tests and their cases": 50_744,
+    "lines of benchmarks": 5_388,
     "words of documents": 15_939,
     "commands": 26,
     "options": 144,

@@ -7,7 +7,7 @@ a time first. Each formula derived from these runs is checked at one more size o
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
-from math import gcd
+from math import gcd, prod
 
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.symbolic import Size, Symbols, contradicts, merge_runs
@@ -19,6 +19,7 @@ _Group = tuple[tuple[int, int], ...]  # dimensions that change together, each as
 _Free = Sequence[tuple[_Group, list[int]]]  # with the sizes that worked
 
 _SIZES_PER_DIMENSION = 3  # additional sizes per dimension
+_NO_FORMULA = "other sizes run, too, and no formula for them holds"
 _MAX_OPERATIONS = 60_000  # total number of operations of all runs
 _OVERHEAD = 40  # fixed cost of a run, in operations
 
@@ -31,7 +32,7 @@ class Sized:
         evaluated, trained: its graphs, with a `Size` wherever a number depends on the inputs.
         sizes: the free input sizes, then numbers without a formula, by name: their values in all runs, starting with
             the module's own sizes.
-        fixed: the reason why no dimension is free, if none is.
+        fixed: the reason why a dimension is not free that others may change; None if there is none.
     """
 
     evaluated: Graph
@@ -57,6 +58,7 @@ def trace_sizes(go: Go, own: Sequence[Shape], evaluated: Graph, trained: Graph |
     for number in range(len(free), 0, -1):
         sized = runs.together(free[:number])
         if sized is not None:
+            sized.fixed = None if number == len(free) else _NO_FORMULA
             return sized
     why = "other operations run at other sizes" if free and runs.left >= 0 else runs.why
     return Sized(evaluated, trained, {}, why)
@@ -120,7 +122,11 @@ class _Runs:
                     for turn, shapes in enumerate(points)
                 ]
             if free and self.at(points[0]) is not None:
-                return self._combine(free, points)
+                sized = self._combine(free, points)
+                others = _propose_sizes(self._size(fixed))[:_SIZES_PER_DIMENSION] if sized and fixed else []
+                if sized and any(self.at(_change_size(self.own, fixed or (), other)) for other in others):
+                    sized.fixed = _NO_FORMULA
+                return sized
         return None
 
     def together(self, free: _Free) -> Sized | None:
@@ -143,10 +149,31 @@ class _Runs:
             if None in graphs:
                 return None
             sized = self._name_sizes(free, points, [graph for graph in graphs if graph is not None])
-            if sized is not None and self._holds(sized, free, check):
+            if sized is None or not self._holds(sized, free, check):
+                points.append(check)  # formulas that fail there are fitted to it, too
+            elif far := self._find_contradiction(sized, free, turn):
+                points.append(far)
+            else:
                 return sized
-            points.append(check)  # formulas that fail there are fitted to it, too
         return None
+
+    def _find_contradiction(self, sized: Sized, free: _Free, turn: int) -> tuple[Shape, ...] | None:
+        """Return much larger shapes that the module takes, and where a formula or a number does not hold.
+
+        Near sizes hide a stride: 9 to 18 rows halved three times are one or two, as a constant would be. A batch hides
+        nothing.
+        """
+        far = self.own
+        for group, taken in free:
+            if group[0][1] > 0:
+                size, largest = self._size(group), max(self._size(group), *taken)
+                step = gcd(*(abs(other - size) for other in taken))
+                steps = -(size - max(_FAR, 2 * largest + 1)) // step + 1 + turn
+                far = _change_size(far, group, size + step * steps)
+        if far == self.own or max(map(prod, far), default=0) > _FAR_ELEMENTS:
+            return None
+        graph = self.at(far)
+        return far if graph is not None and contradicts(sized.evaluated, graph, self._sizes_at(free, far)) else None
 
     def _size(self, group: _Group) -> int:
         return self.own[group[0][0]][group[0][1]]
@@ -227,6 +254,10 @@ def _change_size(shapes: Sequence[Shape], group: _Group, size: int) -> tuple[Sha
     for number, dim in group:
         changed[number][dim] = size
     return tuple(tuple(shape) for shape in changed)
+
+
+#: A size beyond what strides and windows hide, and the elements of an input up to which it is tried.
+_FAR, _FAR_ELEMENTS = 97, 2**22
 
 
 def _propose_sizes(size: int) -> list[int]:

@@ -196,7 +196,7 @@ class Algorithm(Record):
         description="free input sizes by their names in the formulas of eval and train (operations have letters of"
         " their own): the values it was traced at, its own first; and numbers U1, U2, ... without a formula"
     )
-    fixed: str | None = Field(description="why no size is shown as free, if none is")
+    fixed: str | None = Field(description="why a size is not shown as free that may be")
     rebuilds: bool | None = Field(
         description="the module written from this alone has the block's outputs, gradients and buffers in every bit, on"
         " every recorded case and at one further size that the block takes; null if not tried"
