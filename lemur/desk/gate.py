@@ -139,7 +139,7 @@ def gate(
         shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
         notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
     if contribution.others:
-        notes.append(f"{contribution.others:,} files are neither networks nor statistics, and were not checked")
+        notes.append(f"neither networks nor statistics, and not checked: {plural(contribution.others, 'file')}")
     files += [GatedFile(path, "statistics", findings) for path, findings in statistics.items()]
     for path, link in contribution.links.items():
         refusal = Refusal("file", f"{link}, whose content is not in this contribution; put the files themselves here")

@@ -206,7 +206,7 @@ def test_a_contribution(snapshot: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert report.notes == (
         f"{snapshot}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them",
-        "1 files are neither networks nor statistics, and were not checked",
+        "neither networks nor statistics, and not checked: 1 file",
     )
 
     lines = list(build_table(report))
