@@ -101,8 +101,11 @@ def test_a_second_time_nothing_runs(
         raise AssertionError("a sandbox was started")
 
     monkeypatch.setattr(cached, "Sandbox", refuse)
-    again = list(validate_all(reversed(candidates()), index, "backward", jobs=1))
-    assert sorted(found.key for found, _ in again) == sorted(BLOCKS)
+    # What the limit ended may end otherwise another time.
+    kept = [one for one in candidates() if verdicts[one.key].kind != "timeout_error"]
+    again = list(validate_all(reversed(kept), index, "backward", jobs=1))
+    assert sorted(found.key for found, _ in again) == sorted(one.key for one in kept)
+    assert len(BLOCKS) - len(kept) <= 1
     for found, verdict in again:
         assert verdict == verdicts[found.key]
 
