@@ -55,7 +55,14 @@ def measure(package: str) -> dict[str, Any]:
     source = next(iter(rows.values())).source
     notes = extractor.facts.notes
     seconds = round(_count_seconds() - started, 1)
-    return {"source": source, "classes": len(rows), "shown_by": kinds, "cpu_seconds": seconds, "blocks": found, "notes": notes}
+    return {
+        "source": source,
+        "classes": len(rows),
+        "shown_by": kinds,
+        "cpu_seconds": seconds,
+        "blocks": found,
+        "notes": notes,
+    }
 
 
 def _count_seconds() -> float:

@@ -17,8 +17,8 @@ PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 MOST = {
     "lines of code": 48_302,
     "files of code": 341,
-    "lines of tests and their cases": 50_744,
-    "lines of benchmarks": 5_388,
+    "lines of tests and their cases": 50_746,
+    "lines of benchmarks": 5_395,
     "words of documents": 15_939,
     "commands": 26,
     "options": 144,
