@@ -181,9 +181,9 @@ class Facts:
             for place, ref in enumerate(refs):
                 named = name not in ("input", "other", "tensors", "mask") and not place and len(node.arguments) > 1
                 text = f"{name} {self._operand(ref)}" if named else self._operand(ref)
-                first = next((one for one in self.readers[ref.node] if one in self.numbers), index)
-                again = self.graph.nodes[ref.node].op == "parameter" and first < index
-                yield f"{text} as in ({self.numbers[first]})" if again else text
+                readers = self.readers[ref.node] if self.graph.nodes[ref.node].op == "parameter" else ()
+                first = next((one for one in readers if one in self.numbers), index)
+                yield f"{text} as in ({self.numbers[first]})" if first < index else text
 
     def _operand(self, ref: Ref) -> str:
         node = self.graph.nodes[ref.node]

@@ -166,10 +166,9 @@ class _Runs:
         far = self.own
         for group, taken in free:
             if group[0][1] > 0:
-                size, largest = self._size(group), max(self._size(group), *taken)
-                step = gcd(*(abs(other - size) for other in taken))
-                steps = -(size - max(_FAR, 2 * largest + 1)) // step + 1 + turn
-                far = _change_size(far, group, size + step * steps)
+                size = self._size(group)
+                least = max(_FAR, 2 * max(size, *taken) + 2)
+                far = _change_size(far, group, _further(size, taken, turn, least))
         if far == self.own or max(map(prod, far), default=0) > _FAR_ELEMENTS:
             return None
         graph = self.at(far)
@@ -257,7 +256,7 @@ def _change_size(shapes: Sequence[Shape], group: _Group, size: int) -> tuple[Sha
 
 
 #: A size beyond what strides and windows hide, and the elements of an input up to which it is tried.
-_FAR, _FAR_ELEMENTS = 97, 2**22
+_FAR, _FAR_ELEMENTS = 98, 2**22
 
 
 def _propose_sizes(size: int) -> list[int]:
@@ -269,11 +268,11 @@ def _propose_sizes(size: int) -> list[int]:
     return [half + 1, half + 2, half + 5, half + 7, half, size + half, size * 2, size * 3]
 
 
-def _further(size: int, taken: Sequence[int], number: int) -> int:
+def _further(size: int, taken: Sequence[int], number: int, least: int = 0) -> int:
     """Return a size not used yet, with the same step as those used; a different one for each `number`."""
     step = gcd(*(abs(other - size) for other in taken))
     lowest = min(size, *taken)
-    others = (lowest + step * turn for turn in count(1))
+    others = (lowest + step * turn for turn in count(max(1, -((lowest - least) // step))))
     return next(islice((other for other in others if other != size and other not in taken), number, None))
 
 
