@@ -78,14 +78,14 @@ def _pair_sizes(graph: Graph, cases: Sequence[Case]) -> Iterator[tuple[int, list
     inputs = {node.scope: node.outputs[0].shape for node in graph.nodes if node.op == "input"}
     outputs = [graph.type_of(ref).shape for ref in graph.outputs]
     for number, case in enumerate(cases, 1):
-        stated = [*inputs.values(), *outputs]
-        found = [read_shape(text) or () for text in (*(case.inputs.get(name, "") for name in inputs), *case.outputs)]
-        if len(found) != len(stated):
-            stated = stated[: len(inputs)]
-        shapes = list(zip(stated, found, strict=False))
-        if all(len(one) == len(other) for one, other in shapes[: len(inputs)]):
-            same = (pair for pair in shapes if len(pair[0]) == len(pair[1]))
-            yield number, [pair for shape, sizes in same for pair in zip(shape, sizes, strict=True)]
+        found = [read_shape(case.inputs.get(name, "")) or () for name in inputs]
+        if list(map(len, found)) != list(map(len, inputs.values())):
+            continue
+        pairs = [*zip(inputs.values(), found, strict=True)]
+        if len(case.outputs) == len(outputs):
+            returned = zip(outputs, (read_shape(text) or () for text in case.outputs), strict=True)
+            pairs += [(stated, sizes) for stated, sizes in returned if len(stated) == len(sizes)]
+        yield number, [pair for stated, sizes in pairs for pair in zip(stated, sizes, strict=True)]
 
 
 def _is_refuted(sizes: Sequence[tuple[object, int]]) -> bool:
