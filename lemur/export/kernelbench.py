@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from extract.folder.verify import RUN_CALL
 from extract.model.results import at_least
 from extract.proofs.runtime import runtime_for
 from extract.specs.make import StatedArguments, positional_names, read_arguments, read_observed, read_specs
@@ -34,7 +35,6 @@ from extract.specs.printed import list_definitions, print_call
 from lemur.export.attack_guest import RANDOM, TOLERANCE, Attacked, Problem
 from lemur.export.records import ExportContents, KernelProblem
 from lemur_core.files.workers import available_cores
-from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.tables import read_rows
 from manifests.records import Block, Case
@@ -118,11 +118,10 @@ class _Parameters:
         return "".join(f", {name}" for name in self.names)
 
 
-#: CPU time and memory are the limits that matter, so that a busy machine changes no result.
 ATTACK = SandboxStage[Attacked | str](
     "lemur.export.attack_guest:attack",
     Attacked | str,
-    Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=6 * 2**30),
+    RUN_CALL.limits,
     Retries.NONE,
     label="trivial answers",
 )
