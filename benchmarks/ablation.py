@@ -21,12 +21,12 @@ from scipy.stats import nct, t, ttest_1samp, ttest_ind
 
 from lemur_core.files.markdown import table
 from manifests.records import TrainingRecord
+from train.ablation import FULL, interval, list_variants, mean_difference, points
 from train.compose.assemble import assemble
 from train.compose.candidates import open_prober
-from train.data import load_cifar10
+from train.data.sources import load_cifar10
 from train.model.recipe import Recipe, load_recipe
 from train.runs.run import Resources, TrainingRun, train_once
-from train.studies.ablation import FULL, interval, list_variants, mean_difference, points
 
 _DOCS = Path(__file__).parents[1] / "docs" / "ablation"
 _EDITED = "post_activation"  # its file was edited by hand, its records name it: no recipe describes it

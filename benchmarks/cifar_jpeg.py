@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from PIL import Image, features
 
 from lemur_core.files.atomic import atomic_folder, sha256_file
-from train.data import load_cifar10
+from train.data.sources import load_cifar10
 
 QUALITY = 75
 RECORDED = {

@@ -3,23 +3,21 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from train import commands as commands
-    from train.interface import Run, ablate, assemble, register, train
-    from train.lemur.check import check_nn
+    from train.ablation import ablate
+    from train.check import check_nn
+    from train.compose.assemble import assemble
+    from train.interface import Run, train
     from train.model.recipe import Network, Recipe, find_recipe
     from train.model.recipe import open_recipe as open_recipe
+    from train.runs.register import register
 else:
 
     def __getattr__(name: str) -> object:
         """Import a public name on first access (PEP 562): a recipe does not need PyTorch."""
-        if name == "commands":
-            import train.commands as module
-
-            return module
         if name in ("Network", "Recipe", "find_recipe", "open_recipe"):
             from train.model import recipe as module
         elif name == "check_nn":
-            from train.lemur import check as module
+            from train import check as module
         elif name in __all__:
             from train import interface as module
         else:

@@ -1,10 +1,8 @@
-"""The Python interface of training: `train`, `Run`, `register`, and `assemble` and `ablate` of the modules below.
+"""The Python interface of training: `train`, `Run`, and `assemble`, `ablate` and `register` of the modules below.
 
 The command line calls the same functions.
 """
 
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,15 +12,15 @@ from lemur_core.files.progress import hide_progress
 from manifests.folders.checks import Check
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.records import TrainingRecord
+from train.ablation import ablate as ablate
 from train.compose.assemble import assemble as assemble
-from train.data import Cifar10, count_images, open_data
+from train.data import Cifar10, count_images
+from train.data.sources import open_data
 from train.model.recipe import Network, Recipe, to_recipe
 from train.runs.job import NET, WEIGHTS, EpochFigures, read_history, read_record
-from train.runs.register import RegistrationCounts
-from train.runs.register import register as register_runs
+from train.runs.register import register as register
 from train.runs.run import Resources, TrainingRun, train_once
 from train.runs.run_folder import result_text, verify
-from train.studies.ablation import ablate as ablate
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -159,28 +157,3 @@ def train(
     if not (folder / NET).is_file():
         raise UserError(f"{folder}: {record.status}: {record.error}; the same call continues the run")
     return Run(folder)
-
-
-def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> RegistrationCounts:
-    """Add the trials of runs to a LEMUR database (nn-dataset 2.1.0). Adding them again changes nothing.
-
-    Args:
-        runs: runs, or their folders.
-        db: an SQLite database; it is created if it does not exist.
-
-    Returns:
-        How many trials were added, how many were in it already, and one line for each run that was refused.
-
-    Raises:
-        UserError: if the database cannot be opened or written, or is not one of LEMUR's.
-
-    Example:
-        ```python
-        from train import register
-
-        result = register(run, db="lemur.db")
-        print(result.added, result.failed)
-        ```
-    """
-    folders = [runs] if isinstance(runs, str | os.PathLike) else runs
-    return register_runs(Path(db), list(map(Path, folders)), verify)

@@ -22,8 +22,8 @@ from lemur_core.files.pip import download
 from manifests.records import drop_outcomes, split_outcomes
 from tests.builders.suites import table
 from tests.curate.test_sources_database import make, run
+from train.check import check_prm
 from train.interface import register
-from train.lemur.check import check_prm
 from train.model.recipe import read_prm
 from train.runs.register import RegistrationCounts
 

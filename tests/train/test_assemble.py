@@ -19,7 +19,7 @@ from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
 from tests.builders.suites import table
 from train.compose.assemble import assemble
-from train.compose.library import open_library
+from train.compose.candidates import open_library
 from train.compose.network_text import PREAMBLE, Filled, network_text
 from train.model.contract import check_contract
 from train.model.recipe import SHIPPED, Network, Recipe, Slots, load_recipe

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from lemur_core.files.atomic import PathLike, check_new_file, write_text
+from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.python import comment_lines
 from lemur_core.sandbox.cached import CachedSandbox
@@ -19,14 +19,13 @@ from manifests.records import Ingredient
 from train.compose.candidates import (
     NETWORK,
     Answer,
-    FitsNot,
     NetworkToProbe,
     choose,
+    open_library,
     open_prober,
     probe,
     try_in_slots,
 )
-from train.compose.library import open_library
 from train.compose.network_text import (
     PREAMBLE,
     Filled,
@@ -94,12 +93,12 @@ def assemble(
     chosen = choose_fillers(recipe, None if library is None else Path(library))
     with open_prober(unsafe=unsafe_no_sandbox) if box is None else contextlib.nullcontext(box) as opened:
         code, prm, settled, ran = _assemble(recipe, chosen, opened)
-        if isinstance(ran, FitsNot) and ran.cut:
+        if ran.cut:
             # A minimized form holds what was observed of the block alone; inside the network it may need more.
             full = {slot: replace(filler, forms=filler.forms[-1:]) for slot, filler in chosen.items()}
             code, prm, settled, ran = _assemble(recipe, full, opened)
     name = recipe.model.name
-    if isinstance(ran, FitsNot):
+    if not ran.fits:
         raise UserError(f"{name}: the assembled network does not run: {ran.reason}; change its slots or widths")
     blocks = [(slot, block) for slot in chosen if (block := settled[slot].block)]
     stated = [{"slot": slot, **block.model_dump(include=_STATED)} for slot, block in blocks]
@@ -127,26 +126,12 @@ def choose_fillers(recipe: Recipe, folder: Path | None) -> Fillers:
     return {slot: filler for slot in slots if (filler := choose(slot, recipe, library)) is not None}
 
 
-def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool, force: bool) -> Network:
-    """Assemble a recipe and write the network's file.
-
-    Raises: UserError if it cannot be assembled or written, or the file exists and `force` is not set.
-    """
-    check_new_file(out, force=force)
-    assembled = assemble(recipe, folder, unsafe_no_sandbox=unsafe)
-    try:
-        write_text(out, assembled.code)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
-    return assembled
-
-
 def _settle(chosen: Fillers, recipe: Recipe, box: CachedSandbox, support: str) -> Fillers:
     """Return the fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
     tried = [(slot, filler, list_widths(slot, recipe.model)) for slot, filler in chosen.items()]
     settled = {}
     for (slot, _, widths), (filler, answer) in zip(tried, try_in_slots(box, tried, support), strict=True):
-        if isinstance(answer, FitsNot):
+        if not answer.fits:
             shown = ", ".join(map(str, widths))
             raise UserError(f"slots.{slot}: {filler.use} does not fit at widths {shown}: {answer.reason}")
         settled[slot] = filler
