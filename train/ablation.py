@@ -37,7 +37,7 @@ from train.data import Cifar10, count_images
 from train.data.sources import open_data
 from train.model.recipe import Recipe, read_changes, to_recipe
 from train.model.slots import BUILT_IN
-from train.runs.job import loads_or_none, read_record
+from train.runs.job import read_record
 from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
 from train.runs.run_folder import (
     RUN,
@@ -222,9 +222,8 @@ def check_study_folder(out: Path, plan: Mapping[str, object], *, force: bool = F
         check_writable(out)
     if not out.is_dir() or not any(out.iterdir()):
         return
-    stored = (out / PLAN).read_text(encoding="utf-8") if (out / PLAN).is_file() else ""
-    read = loads_or_none(stored.encode())
-    if not isinstance(read, dict) or "study" not in read:  # other programs use this file name, too
+    stored = (out / PLAN).read_text(encoding="utf-8", errors="replace") if (out / PLAN).is_file() else ""
+    if '\n "study": ' not in stored:  # other programs use this file name, too
         raise UserError(f"{out}: is not the folder of such a study; choose another --out")
     if stored != _plan_text(plan) and not force:
         raise UserError(

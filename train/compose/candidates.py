@@ -19,7 +19,7 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome
 from lemur_core.sandbox.cached import CachedSandbox, is_transient
-from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from lemur_core.source.text import parse_expression
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.reading import CHECK_ERRORS, describe, read_text
@@ -246,7 +246,7 @@ def open_prober(*, unsafe: bool = False, jobs: int = 1) -> CachedSandbox:
     def usable(_job: Job, outcome: Outcome) -> bool:
         return not is_transient(outcome)
 
-    options = {"unsafe": unsafe, "jobs": jobs}
+    options: SandboxOptions = {"unsafe": unsafe, "jobs": jobs}
     return open_sandbox(None, [PROBE, NETWORK], options, limits=LIMITS, usable=usable, preload=PRELOAD)
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
@@ -24,14 +22,16 @@ from manifests.records import TrainingRecord
 from train.data import Cifar10, count_images
 from train.model.recipe import Network, Recipe
 from train.runs.job import TrainingJob, TrainingReport, read_history, read_progress, watching
-from train.runs.register import LEMUR, REAL_IMAGES, check_storable, read_training_values, why_refused, write_lemur_files
 from train.runs.resources import LIBRARIES
 from train.runs.resources import Resources as Resources
 from train.runs.run_folder import (
+    REAL_IMAGES,
     can_resume,
     canonical_json,
+    check_storable,
     find_finished,
     own_scratch,
+    read_training_values,
     write_result,
     write_run_manifest,
 )
@@ -155,8 +155,22 @@ def train_once(
     with own_scratch(out, key) as scratch:
         if done := len(read_history(scratch)):
             tell(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
-        payload = asdict(_build_job(run, resources, key))
-        job = Job(str(out), TRAIN.guest, payload, resources.limits(), scratch=str(scratch.resolve()))
+        payload = TrainingJob(
+            code=run.network.code,
+            prm=dict(run.network.prm),
+            recipe=run.recipe.to_json(),
+            seed=run.seed,
+            data=str(run.data.folder),
+            held_out=run.held_out,
+            images=run.image_count,
+            tested=run.tested,
+            device=resources.device,
+            threads=resources.threads or 1,
+            time_limit=resources.time_limit,
+            step_limit=resources.step_limit,
+            key=key,
+        )
+        job = Job(str(out), TRAIN.guest, asdict(payload), resources.limits(), scratch=str(scratch.resolve()))
         batch, epochs = min(run.recipe.training.batch_size, run.image_count), run.recipe.training.epochs
         size = (epochs, epochs * (run.image_count // batch), batch)
         watched = contextlib.nullcontext() if quiet else watching(scratch.resolve(), name, *size)
@@ -166,6 +180,8 @@ def train_once(
         ):
             (outcome,) = opened.run([job])
         report = TRAIN.read(outcome).answer
+        if report is not None and report.status == "running":
+            report = None
         for line in report.notes if report else ():
             tell(f"{name}: {line[:300]}")
         record = _record(run, identity, scratch, outcome, report, resources)
@@ -174,34 +190,13 @@ def train_once(
         try:
             with atomic_folder(out, force=True) as result:
                 digest = report.weights_sha256 if report else None
-                write_result(result, scratch, run.network.code, record, identity, digest)
-                history = read_history(result)
-                if not of_study and not why_refused(record, run.network.code, history):
-                    write_lemur_files(result / LEMUR, record, run.network.code, history)
+                write_result(result, scratch, run.network.code, record, identity, digest, of_study=of_study)
                 write_run_manifest(result, record, identity, run.data, library, watch, page=not of_study)
         except OSError as error:
             reason = f"{out}: the result cannot be written: {error.strerror}"
             raise UserError(f"{reason}; fix that, then run the same command again to resume") from error
         remove_folder(scratch)
     return record
-
-
-def _build_job(run: TrainingRun, resources: Resources, key: str) -> TrainingJob:
-    return TrainingJob(
-        code=run.network.code,
-        prm=dict(run.network.prm),
-        recipe=run.recipe.to_json(),
-        seed=run.seed,
-        data=str(run.data.folder),
-        held_out=run.held_out,
-        images=run.image_count,
-        tested=run.tested,
-        device=resources.device,
-        threads=resources.threads or 1,
-        time_limit=resources.time_limit,
-        step_limit=resources.step_limit,
-        key=key,
-    )
 
 
 def _record(
@@ -213,37 +208,31 @@ def _record(
     resources: Resources,
 ) -> TrainingRecord:
     """Build the record from the process's report, else from its files; foreign code may have tampered with both."""
-    known = {
-        "name": run.network.name,
-        "ingredients": run.network.ingredients,
-        **{key: value for key, value in identity.items() if key not in _NOT_RECORDED},
-        "recipe": run.network.training_recipe(run.recipe),
-        "data": run.data.label,
-        "peak_bytes": outcome.peak_bytes,
-    }
-    history, now = read_history(scratch), read_progress(scratch)
+    history, figures = read_history(scratch), report or read_progress(scratch)
     last = history[-1] if history else None
-    left = {
-        "epochs": len(history),
-        "steps": max(now.steps, last.steps if last else 0),
-        "parameters": now.parameters,
-        "images_seen": now.images_seen,
-        "flop": now.flop,
-        "train_loss": last.train_loss if last else None,
-        "val_accuracy": last.val_accuracy if last else None,
-        "train_seconds": max(now.train_seconds, sum(epoch.seconds for epoch in history)),
-        "data_seconds": max(now.data_seconds, sum(epoch.data_seconds for epoch in history)),
-        "device": f"{resources.device}, {resources.threads} threads",
-        "precision": "float32",
-        "test_accuracy": None,
-    }
-    if report is not None:
-        reached = {name: value for name in left if (value := getattr(report, name)) is not None}
-        ended = {"status": report.status, "error": report.error}
-        with contextlib.suppress(ValidationError):  # a loss that is not a number, an accuracy of 2
-            return TrainingRecord.model_validate({**known, **left, **reached, **ended})
-    status, error = _judge(outcome, resources.step_limit)
-    return TrainingRecord.model_validate({**known, **left, "status": status, "error": error})
+    status, error = _judge(outcome, resources.step_limit) if report is None else (report.status, report.error)
+    reached = ("parameters", "images_seen", "flop", "precision")
+    return TrainingRecord.model_validate(
+        {
+            **{name: getattr(figures, name) for name in reached},
+            **{key: value for key, value in identity.items() if key not in _NOT_RECORDED},
+            "name": run.network.name,
+            "status": status,
+            "error": error,
+            "ingredients": run.network.ingredients,
+            "recipe": run.network.training_recipe(run.recipe),
+            "data": run.data.label,
+            "epochs": len(history),
+            "steps": max(figures.steps, last.steps if last else 0),
+            "train_loss": last.train_loss if last else None,
+            "val_accuracy": last.val_accuracy if last else None,
+            "test_accuracy": report and report.test_accuracy,
+            "train_seconds": max(figures.train_seconds, sum(epoch.seconds for epoch in history)),
+            "data_seconds": max(figures.data_seconds, sum(epoch.data_seconds for epoch in history)),
+            "peak_bytes": outcome.peak_bytes,
+            "device": figures.device or f"{resources.device}, {resources.threads} threads",
+        }
+    )
 
 
 def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:

@@ -158,6 +158,8 @@ def write_result(
     record: TrainingRecord,
     identity: Mapping[str, object],
     weights_sha256: str | None,
+    *,
+    of_study: bool = False,
 ) -> None:
     """Write the files of a finished run, except for the manifest, from those of its scratch folder."""
     history = read_history(scratch)[: record.epochs]
@@ -165,6 +167,8 @@ def write_result(
         weights_sha256 = None
     (result / NET).write_text(code, encoding="utf-8", newline="\n")
     _write_files(result, record, identity, weights_sha256, history, drawn=bool(history))
+    if not of_study and not why_refused(record, code, history):
+        write_lemur_files(result / LEMUR, record, code, history)
 
 
 def _write_files(
