@@ -34,7 +34,6 @@ from manifests.records import TrainingRecord
 from train.compose.assemble import assemble
 from train.compose.candidates import open_prober
 from train.data import Cifar10, count_images
-from train.data.sources import open_data
 from train.model.recipe import Recipe, read_changes, to_recipe
 from train.model.slots import BUILT_IN
 from train.runs.job import read_record
@@ -171,6 +170,8 @@ def ablate(
     """
     if len(set(seeds)) != len(seeds) or not seeds:
         raise UsageError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; use different ones, for example 0,1,2")
+    from train.data.sources import open_data  # here: who reads the folder of a study must not wait for it
+
     out, folder, watch = Path(out), None if library is None else Path(library), Stopwatch()
     resources = resources or Resources()
     with hide_progress(unless=progress):

@@ -23,9 +23,8 @@ from manifests.records import drop_outcomes, split_outcomes
 from tests.builders.suites import table
 from tests.curate.test_sources_database import make, run
 from train.check import check_prm
-from train.interface import register
 from train.model.recipe import read_prm
-from train.runs.register import RegistrationCounts
+from train.runs.register import RegistrationCounts, register
 
 RELEASE = "2.2.11"
 NET = """import torch
