@@ -28,7 +28,6 @@ from train.compose.candidates import (
 )
 from train.compose.network_text import (
     PREAMBLE,
-    Filled,
     drops,
     hyperparameters,
     network_imports,
@@ -48,8 +47,6 @@ _SHARED = ("norm", "activation")
 _OTHERS = ("stem", "residual", "attention", "stochastic_depth", "downsample", "head")
 
 _HEADING = "The network."
-#: The observed facts about a filler that the text of the network depends on.
-_TEXT_FACTS = ("branch_end", "empty_end", "changes_channels")
 _STATED = set(Ingredient.model_fields) - {"slot"}
 _SLOT = re.compile(rf"^# {SLOT_HEADING}", re.MULTILINE)
 
@@ -179,14 +176,12 @@ def _parts(settled: Fillers) -> list[Part]:
     return [Part(slot, filler.target, filler.codes[0], provenance(slot, filler)) for slot, filler in fillers]
 
 
-def _fill_slots(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> dict[str, Filled]:
-    """Return the slots with the calls by which the network's text constructs their fillers."""
-    filled = {}
-    for slot, filler in settled.items():
-        known = {name: fact for name, fact in filler.facts.items() if name in _TEXT_FACTS}
-        float32 = getattr(recipe.slots, slot).float32
-        filled[slot] = Filled(names.get(slot, filler.target), filler.builds[0], float32=float32, **known)
-    return filled
+def _fill_slots(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> Fillers:
+    """Return the fillers as the network's text calls them: by their final names, in float32 if the recipe says so."""
+    return {
+        slot: replace(filler, target=names.get(slot, filler.target), float32=getattr(recipe.slots, slot).float32)
+        for slot, filler in settled.items()
+    }
 
 
 def _about(settled: Fillers) -> str:

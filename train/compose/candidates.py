@@ -28,7 +28,7 @@ from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.licenses import combine_licenses
 from manifests.provenance.parts import read_parts
 from manifests.records import Block, Spec, SpecArgument
-from train.compose.network_text import Filled, support_text
+from train.compose.network_text import support_text
 from train.model.recipe import Recipe, Slot
 from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_built_ins, list_sizes, suits
 
@@ -337,8 +337,7 @@ def candidates(slot: str, folder: Path, widths: Sequence[int] = WIDTHS, *, unsaf
 
 def default_support() -> str:
     """Return the text of the factories with the default built-in norm and activation."""
-    norm, activation = BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"]
-    return support_text(Filled(norm.target, norm.builds[0]), Filled(activation.target, activation.builds[0]))
+    return support_text(BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"])
 
 
 # --- constructor arguments of blocks in slots -------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The slots of a network: the values passed to each filler, the built-in fillers, and the blocks worth trying."""
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,6 +18,7 @@ FACTORIES = {
     "conv": "make_conv",
 }
 
+LINE = 120  # characters
 _IMAGE_CHANNELS = 3
 _CLASSES = 10
 _MOST_NORM_PARAMETERS = 8  # per channel
@@ -30,6 +32,7 @@ class Filler:
     `use` is its name in a recipe. `builds` has the arguments to try, preferred ones first; the names in them are the
     slot's `values` and the factories. `forms` are those of a block to try: the minimized one, the full one; a built-in
     part has none, and `own` is its code, empty for parts of torch. `facts`: the observations of the slot's check.
+    `float32`: computed in it where the network is in bfloat16.
     """
 
     use: str
@@ -39,6 +42,28 @@ class Filler:
     imports: tuple[str, ...] = ()
     forms: tuple[Block, ...] = ()
     facts: Json = field(default_factory=dict)
+    float32: bool = False
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names that the arguments use."""
+        tree = ast.parse(f"call({self.builds[0]})")
+        return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+    def call(self, before: str, after: str = "") -> str:
+        """Return the call on one line between two texts, or with one argument per line if that is too long."""
+        indent = " " * (len(before) - len(before.lstrip()))
+        if self.float32:
+            before, after = f"{before}InFloat32(", f"){after}"
+        line = f"{before}{self.target}({self.builds[0]}){after}\n"
+        if len(line) - 1 <= LINE:
+            return line
+        text = f"call({self.builds[0]})"
+        call = ast.parse(text, mode="eval").body
+        assert isinstance(call, ast.Call)
+        named = [("", node) for node in call.args] + [(f"{each.arg}=", each.value) for each in call.keywords]
+        lines = [f"{indent}    {name}{ast.get_source_segment(text, node)},\n" for name, node in named]
+        return f"{before}{self.target}(\n{''.join(lines)}{indent}){after}\n"
 
     @property
     def block(self) -> Block | None:

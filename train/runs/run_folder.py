@@ -166,21 +166,21 @@ def write_result(
     if record.status == "ok" and not copy_plain(scratch, WEIGHTS, result / WEIGHTS, _MOST_WEIGHTS):
         weights_sha256 = None
     (result / NET).write_text(code, encoding="utf-8", newline="\n")
-    _write_files(result, record, identity, weights_sha256, history, drawn=bool(history))
-    if not of_study and not why_refused(record, code, history):
-        write_lemur_files(result / LEMUR, record, code, history)
+    _write_files(result, record, code, identity, weights_sha256, history, drawn=bool(history), of_study=of_study)
 
 
 def _write_files(
     folder: Path,
     record: TrainingRecord,
+    code: str,
     identity: Mapping[str, object],
     weights_sha256: str | None,
     history: Sequence[EpochFigures],
     *,
     drawn: bool,
+    of_study: bool,
 ) -> None:
-    """Write the files of a run that follow from its record, identity and history."""
+    """Write the files of a run that follow from its record, network, identity and history."""
     texts = {
         RECIPE: recipe_text(record),
         HISTORY: "".join(epoch.model_dump_json() + "\n" for epoch in history),
@@ -191,6 +191,8 @@ def _write_files(
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
     if drawn:
         draw_curves(history, f"{record.name}, seed {record.seed}, {record.data}", folder / CURVES)
+    if not of_study and not why_refused(record, code, history):
+        write_lemur_files(folder / LEMUR, record, code, history)
 
 
 def write_run_manifest(
@@ -540,9 +542,8 @@ def derive_run(folder: Folder, made: Path) -> Json:
     identity = {name: getattr(record, name) if name in _SHARED else v for name, v in read_identity(path).items()}
     # The digest of the tensors, which only torch reads; that of the file is in the manifest.
     weights = read_json(path / IDENTITY)["weights_sha256"] if (path / WEIGHTS).is_file() else None
-    _write_files(made, record, identity, weights, history, drawn=(path / CURVES).is_file())
-    if (path / LEMUR).is_dir() and not why_refused(record, read_text(path / NET), history):
-        write_lemur_files(made / LEMUR, record, read_text(path / NET), history)
+    drawn, of_study = (path / CURVES).is_file(), not (path / LEMUR).is_dir()
+    _write_files(made, record, read_text(path / NET), identity, weights, history, drawn=drawn, of_study=of_study)
     return state_run(record, identity)
 
 
