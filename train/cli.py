@@ -51,9 +51,6 @@ Images = Annotated[
 OutDir = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to resume.", show_default=False)
 ]
-Library = Annotated[Path, typer.Option("--in", metavar="DIR", help="Extraction folder.", show_default=False)]
-
-
 Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help=UNSAFE)]
 
 SlotName = Literal["stem", "residual", "attention", "downsample", "norm", "activation", "stochastic_depth", "head"]

@@ -106,8 +106,11 @@ def _assemble(recipe: Recipe, chosen: Fillers, box: CachedSandbox) -> tuple[str,
     """Return the file, its hyperparameters, the fillers as they fit, and the answer about the network."""
     # The factories first: other blocks may take them as arguments.
     settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, box, PREAMBLE)
+    bundled = bundle(_parts(settled))
+    shared = _fill_slots(recipe, settled, bundled.names)
+    support = f"{bundled.text}\n\n{support_text(shared['norm'], shared['activation'])}"
     others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
-    settled |= _settle(others, recipe, box, _support(recipe, settled))
+    settled |= _settle(others, recipe, box, support)
     code, prm = _render(recipe, settled)
     (ran,) = probe(box, NETWORK, [NetworkToProbe(code, prm, _IN_SHAPE, [_CLASSES])])
     return code, prm, settled, ran
@@ -135,13 +138,6 @@ def _settle(chosen: Fillers, recipe: Recipe, box: CachedSandbox, support: str) -
     return settled
 
 
-def _support(recipe: Recipe, settled: Fillers) -> str:
-    """Return the text of the factories that can be passed to other fillers, with the blocks that they call."""
-    bundled = bundle(_parts(settled))
-    filled = _fill_slots(recipe, settled, bundled.names)
-    return f"{bundled.text}\n\n{support_text(filled['norm'], filled['activation'])}"
-
-
 def _render(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, float]]:
     """Return the whole file, and the hyperparameters that it reads. Raises: UserError."""
     blocks, names = _blocks(recipe, settled)
@@ -151,7 +147,13 @@ def _render(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, float]]:
     prm = hyperparameters(recipe, drops(filled))
     if prm["lr"] > 1:
         raise UserError(f"training.learning_rate: {prm['lr']}; the hyperparameters of LEMUR lie in 0..1")
-    text = network_text(recipe, filled, _about(settled))
+    named = [
+        f"{slot.replace('_', ' ')} {settled[slot].block.name}"
+        for slot in _OTHERS
+        if slot in settled and settled[slot].block
+    ]
+    about = f"Its blocks: {', '.join(named)}." if named else "All its parts are built in."
+    text = network_text(recipe, filled, about)
     return f"{header(recipe, settled, prm)}\n{blocks}\n\n\n# {_HEADING}\n\n{text}", prm
 
 
@@ -182,13 +184,6 @@ def _fill_slots(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> F
         slot: replace(filler, target=names.get(slot, filler.target), float32=getattr(recipe.slots, slot).float32)
         for slot, filler in settled.items()
     }
-
-
-def _about(settled: Fillers) -> str:
-    """Describe the network in a sentence or two."""
-    names = {slot: filler.block.name for slot, filler in settled.items() if filler.block}
-    parts = [f"{slot.replace('_', ' ')} {names[slot]}" for slot in _OTHERS if slot in names]
-    return f"Its blocks: {', '.join(parts)}." if parts else "All its parts are built in."
 
 
 def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:

@@ -386,24 +386,19 @@ def list_builds(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
         return ()
     parameters = [parameter for parameter in spec.constructor if parameter.kind in ("positional", "keyword")]
     required = {parameter.name for parameter in parameters if parameter.default is None}
+    names = {parameter.name for parameter in parameters}
+    if SLOTS[slot].get("channels") == "channels" and not any(_find_role(slot, name, names) == "in" for name in names):
+        # No name identifies the channels: an equal value does.
+        sizes = next(iter(spec.cases[0].inputs.values())).rpartition(" ")[2].split("×")
+        recorded = {name: "channels" if value in sizes[1:2] else value for name, value in recorded.items()}
     needed = {name: value for name, value in recorded.items() if name in required}
     choices = [
-        _choose(slot, parameters, _fill_channels(slot, parameters, values, _read_channels(spec)), out)
+        _choose(slot, parameters, values, out)
         for values in (needed, recorded)
         for out in _OUT_CHOICES.get(slot, ["channels"])
     ]
     texts = [[*unnamed, *(f"{key}={text}" for key, text in named.items())] for named in choices if named is not None]
     return tuple(dict.fromkeys(map(", ".join, texts)))
-
-
-def _fill_channels(
-    slot: str, parameters: list[SpecArgument], values: Mapping[str, str], channels: int | None
-) -> Mapping[str, str]:
-    """Return the recorded values, with `channels` for equal values if no parameter name identifies the channels."""
-    names = {parameter.name for parameter in parameters}
-    if SLOTS[slot].get("channels") != "channels" or any(_find_role(slot, name, names) == "in" for name in names):
-        return values
-    return {name: "channels" if value == str(channels) else value for name, value in values.items()}
 
 
 def _choose(slot: str, parameters: list[SpecArgument], recorded: Mapping[str, str], out: str) -> dict[str, str] | None:
@@ -435,12 +430,6 @@ def _find_role(slot: str, name: str, names: set[str]) -> str:
     if lower in _OUT and (lower not in _IN or others & (_IN - _OUT)):
         return "out"
     return "in" if lower in _IN else ""
-
-
-def _read_channels(spec: Spec) -> int | None:
-    first = next(iter(spec.cases[0].inputs.values()))
-    sizes = first.rpartition(" ")[2].split("×")
-    return int(sizes[1]) if len(sizes) > 1 else None
 
 
 def _is_portable(expression: str) -> bool:

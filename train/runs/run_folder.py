@@ -628,15 +628,12 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> F
         del network["recorded"]
     links = [FolderLink("run", record.name, run), FolderLink("network", NET, network)]
     stated = {part.slot: part for part in record.ingredients}
-    links += [_make_block_link(block, stated.get(block.slot)) for block in blocks]
+    for block in blocks:
+        about, part = describe_inlined(block, f"{NET}, "), stated.get(block.slot)
+        if part is not None and part.code_sha256 != block.code_sha256:
+            about["but"] = f"the record names {part.block} here"
+        links.append(FolderLink("block", block.block, about))
     return FoundItem(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
-
-
-def _make_block_link(block: Inlined, part: Ingredient | None) -> FolderLink:
-    facts = describe_inlined(block, f"{NET}, ")
-    if part is not None and part.code_sha256 != block.code_sha256:
-        facts["but"] = f"the record names {part.block} here"
-    return FolderLink("block", block.block, facts)
 
 
 def _list_names(block: Inlined) -> set[str]:
