@@ -147,11 +147,8 @@ def _render(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, float]]:
     prm = hyperparameters(recipe, drops(filled))
     if prm["lr"] > 1:
         raise UserError(f"training.learning_rate: {prm['lr']}; the hyperparameters of LEMUR lie in 0..1")
-    named = [
-        f"{slot.replace('_', ' ')} {settled[slot].block.name}"
-        for slot in _OTHERS
-        if slot in settled and settled[slot].block
-    ]
+    found = {slot: settled[slot].block for slot in _OTHERS if slot in settled}
+    named = [f"{slot.replace('_', ' ')} {block.name}" for slot, block in found.items() if block]
     about = f"Its blocks: {', '.join(named)}." if named else "All its parts are built in."
     text = network_text(recipe, filled, about)
     return f"{header(recipe, settled, prm)}\n{blocks}\n\n\n# {_HEADING}\n\n{text}", prm
