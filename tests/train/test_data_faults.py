@@ -83,14 +83,6 @@ def test_a_broken_image_is_named_by_file_and_row(tmp_path: Path, fault: str) -> 
     assert error_of(folder, tmp_path).startswith(f"{folder / TEST}, {said}")
 
 
-def test_the_first_of_many_broken_images_is_named(tmp_path: Path) -> None:
-    images: list[bytes] = [IMAGES[0]] * 1_200
-    images[1_100] = images[701] = images[650] = GREY
-    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
-    pq.write_table(cifar_files.table(images, [0] * 1_200), folder / TRAIN)
-    assert error_of(folder, tmp_path).startswith(f"{folder / TRAIN}, row 650: the image has mode L")
-
-
 def labels_of(*labels: Any) -> pa.Table:
     return cifar_files.table(IMAGES, list(labels))
 
