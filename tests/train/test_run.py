@@ -286,7 +286,7 @@ def test_a_result_that_cannot_be_written_loses_no_epoch(
 ) -> None:
     out = tmp_path / "out"
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
