@@ -21,8 +21,7 @@ from tests.builders import synthesis, training
 from train.ablation import FULL, close_study, open_study, read_study, run_name
 from train.data import Cifar10
 from train.model.contract import lemur_name
-from train.runs.job import read_record
-from train.runs.run_folder import canonical_json, read_identity, recipe_text, write_run_manifest
+from train.runs.run_folder import read_identity, write_run_manifest
 
 IMAGES = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
@@ -89,11 +88,7 @@ def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_run(folder: Path, *, page: bool = True, **changes: Any) -> Path:
-    training.write_run(folder, data=IMAGES.label, data_sha256=IMAGES.sha256, train_loss=2.0, steps=704, **changes)
-    record = read_record(folder)
-    identity = {"code_sha256": record.code_sha256, "seed": record.seed, "held_out": 5000, "tested": True, "device": "cpu", "train_images": record.train_images}  # fmt: skip
-    (folder / "run.json").write_text(canonical_json({"identity": identity, "weights_sha256": None}) + "\n")
-    (folder / "recipe.json").write_text(recipe_text(record))
+    record = training.write_finished(folder, data=IMAGES.label, data_sha256=IMAGES.sha256, **changes)
     write_run_manifest(folder, record, read_identity(folder), IMAGES, None, Stopwatch(), page=page)
     return folder
 

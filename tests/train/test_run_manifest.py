@@ -23,8 +23,8 @@ from train.compose.candidates import open_library
 from train.data import Cifar10
 from train.model.recipe import Recipe
 from train.model.slots import Filler
-from train.runs.job import EpochFigures, read_record
-from train.runs.run_folder import canonical_json, read_identity, recipe_text, record_text, write_run_manifest
+from train.runs.job import read_record
+from train.runs.run_folder import read_identity, write_run_manifest
 
 DATA = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
@@ -61,38 +61,10 @@ def network_of(blocks: list[tuple[str, Block]]) -> str:
 
 
 def make_run(folder: Path, *blocks: tuple[str, Block], **changes: Any) -> TrainingRecord:
+    names = [name for name in Ingredient.model_fields if name != "slot"]
+    parts = tuple(Ingredient(slot=slot, **{name: getattr(block, name) for name in names}) for slot, block in blocks)
     code = network_of(list(blocks))
-    fields = {
-        slot: {name: getattr(block, name) for name in Ingredient.model_fields if name != "slot"}
-        for slot, block in blocks
-    }
-    parts = tuple(Ingredient(slot=slot, **values) for slot, values in fields.items())
-    record: TrainingRecord = training.made_up_record(code, ingredients=parts, data=DATA.label, **changes)
-    steps = [704, 1408, 2112]
-    lines = [
-        EpochFigures(
-            epoch=epoch, steps=steps[epoch - 1], train_loss=record.train_loss, train_accuracy=None, learning_rate=0.1,
-            val_loss=1.0, val_accuracy=record.val_accuracy, seconds=10.0, data_seconds=0.1,
-        ).model_dump_json() for epoch in range(1, record.epochs + 1)
-    ]  # fmt: skip
-    identity = {
-        "code_sha256": record.code_sha256,
-        "seed": record.seed,
-        "held_out": 5000,
-        "tested": True,
-        "device": "cpu",
-        "train_images": record.train_images,
-    }
-    texts = {
-        "net.py": code,
-        "record.json": record_text(record),
-        "recipe.json": recipe_text(record),
-        "history.jsonl": "".join(f"{line}\n" for line in lines),
-        "run.json": canonical_json({"identity": identity, "weights_sha256": None}) + "\n",
-    }
-    folder.mkdir(parents=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text)
+    record: TrainingRecord = training.write_finished(folder, code, ingredients=parts, data=DATA.label, **changes)
     return record
 
 
