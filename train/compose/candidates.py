@@ -80,8 +80,9 @@ class SlotLibrary:
         """Return a block with the arguments to try: its minimized form if there is one, then the full form."""
         forms, full = [block], self.full_facts.get(block.block)
         if full is not None and full["code"] is not None:  # absent if its license forbids publication
-            forms.append(Block.model_validate(self.rows[block.block] | full))
-        return Filler(block.block, block.name, builds, forms=(block, *(f for f in forms[1:] if not foreign_imports(f))))
+            whole = Block.model_validate(self.rows[block.block] | full)
+            forms += [] if foreign_imports(whole) else [whole]
+        return Filler(block.block, block.name, builds, forms=tuple(forms))
 
     def find(self, use: str) -> Block | None:
         """Return the block with this id, or the only one whose id ends with it: a bare or dotted name, without version.
