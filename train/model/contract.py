@@ -185,6 +185,8 @@ def transform_module(name: object) -> str:
     Raises: UserError if there is no transform of that name.
     """
     match = _TRANSFORM.fullmatch(name) if isinstance(name, str) else None
+    if name == "five_crop":
+        raise UserError("transform five_crop: makes five images of one, which LEMUR's own trainer cannot handle either")
     if match is not None and int(match[2] or 0) <= _LARGEST_SIZE:
         first = [_RESIZED.format(match[2])] if match[2] else []
         first += ["v2.RandomHorizontalFlip(0.5)"] if match[3] else []
