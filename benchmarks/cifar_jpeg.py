@@ -62,9 +62,7 @@ def compare(stored: Path, made: Path | None) -> None:
         kept = Counter(read(stored, split))
         same = sum(number for (image, _), number in kept.items() if image.partition(_SCAN)[0] == tables)
         recorded = sha256_file(stored / f"{split}-00000-of-00001.parquet") == digest
-        print(
-            f"{split}: the recorded file: {recorded}; {same:,} of {kept.total():,} images have the tables of quality 75"
-        )
+        print(f"{split}: the recorded file: {recorded}; {same:,} of {kept.total():,} images have quality 75's tables")
         if made is not None:
             print(f"{split}: {(kept & Counter(read(made, split))).total():,} images are those that were made here")
 
