@@ -21,12 +21,12 @@ from scipy.stats import nct, t, ttest_1samp, ttest_ind
 
 from lemur_core.files.markdown import table
 from manifests.records import TrainingRecord
+from train.ablation import FULL, interval, list_variants, mean_difference, points
 from train.compose.assemble import assemble
 from train.compose.candidates import open_prober
-from train.data import load_cifar10
-from train.model.recipe import Recipe, load_recipe
+from train.data.sources import load_cifar10
+from train.model.recipe import Recipe, find_recipe
 from train.runs.run import Resources, TrainingRun, train_once
-from train.studies.ablation import FULL, interval, list_variants, mean_difference, points
 
 _DOCS = Path(__file__).parents[1] / "docs" / "ablation"
 _EDITED = "post_activation"  # its file was edited by hand, its records name it: no recipe describes it
@@ -42,7 +42,7 @@ _VARIANTS = [
     "CoordAttn: slots.attention='timm::timm.layers.coord_attn.CoordAttn'",
     "simam_module: slots.attention='SimAM::attentions.simam_module.simam_module'",
 ]
-RECIPES = list_variants(load_recipe(_DOCS / "design.toml"), _VARIANTS)
+RECIPES = list_variants(find_recipe("design"), _VARIANTS)
 TRAINED = [name for name in RECIPES if name != _EDITED]
 
 #: Test accuracies by what pairs two runs: device with precision and torch, images, seed.

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from PIL import Image, features
 
 from lemur_core.files.atomic import atomic_folder, sha256_file
-from train.data import load_cifar10
+from train.data.sources import load_cifar10
 
 QUALITY = 75
 RECORDED = {
@@ -62,9 +62,7 @@ def compare(stored: Path, made: Path | None) -> None:
         kept = Counter(read(stored, split))
         same = sum(number for (image, _), number in kept.items() if image.partition(_SCAN)[0] == tables)
         recorded = sha256_file(stored / f"{split}-00000-of-00001.parquet") == digest
-        print(
-            f"{split}: the recorded file: {recorded}; {same:,} of {kept.total():,} images have the tables of quality 75"
-        )
+        print(f"{split}: the recorded file: {recorded}; {same:,} of {kept.total():,} images have quality 75's tables")
         if made is not None:
             print(f"{split}: {(kept & Counter(read(made, split))).total():,} images are those that were made here")
 

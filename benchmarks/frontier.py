@@ -33,7 +33,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.frontier_airbench import SCRIPTS, run_script, write_data
-from train.data import Cifar10, load_cifar10, open_cache
+from train.data import Cifar10, open_cache
+from train.data.sources import load_cifar10
 from train.model.recipe import Network, Recipe, find_recipe, read_changes
 from train.runs.job import TrainingJob
 from train.runs.loop import HardestImages, Loop, Proxy
@@ -216,7 +217,7 @@ def train_ours(job: dict[str, Any], seed: int, data: Cifar10, settings: dict[str
         tested, figures = loop.finish()["test_accuracy"], loop.figures()
         views = loop.measure(SixViews)
     return {
-        "plain": figures["val_accuracy"] if held else tested,
+        "plain": loop.history[-1]["val_accuracy"] if held else tested,
         "views": views,
         "flop": figures["flop"],
         "optimizer_flop": loop.optimizer_flop,

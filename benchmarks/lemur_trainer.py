@@ -27,8 +27,9 @@ from curate.sources.lemur import LemurRelease
 from lemur_core.files.cache import cache_folder
 from lemur_core.source.quality import code_quality
 from train import register
-from train.data import Cifar10, load_cifar10
-from train.lemur.check import CheckSettings, check_nn, open_box
+from train.check import CheckSettings, check_nn, open_box
+from train.data import Cifar10
+from train.data.sources import load_cifar10
 
 _TOOLS = ("radon~=6.0.1", "pylint~=3.3.3")  # what its check of code imports and starts
 _PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1, "batch": 64, "transform": "norm_32_flip"}

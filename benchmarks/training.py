@@ -17,7 +17,7 @@ from typing import Any
 
 from lemur_core.sandbox import Job, Sandbox
 from train.compose.assemble import assemble
-from train.data import load_cifar10
+from train.data.sources import load_cifar10
 from train.model.recipe import Recipe, load_recipe
 from train.runs.job import TrainingJob
 from train.runs.loop import Loop

@@ -36,8 +36,7 @@ from manifests.folders.manifest import INDEX, read_manifest
 from manifests.records import Ingredient
 from manifests.records.corpus import load_corpus
 from train.compose.assemble import assemble
-from train.data import load_cifar10
-from train.data.sources import open_source
+from train.data.sources import load_cifar10, open_source
 from train.model.recipe import Network, Recipe, find_recipe
 from train.runs.job import read_record
 from train.runs.run import Resources, TrainingRun, train_once

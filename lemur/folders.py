@@ -19,7 +19,7 @@ import extract.kinds
 import lemur.experts.facts
 import lemur.export.records
 import lemur.synthesis.folder
-import train.kinds
+import train.ablation
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
@@ -53,7 +53,7 @@ KINDS: Mapping[str, Kind] = {
     for package in (
         extract.kinds,
         curate.kinds,
-        train.kinds,
+        train.ablation,
         lemur.synthesis.folder,
         lemur.experts.facts,
         lemur.export.records,

@@ -29,8 +29,8 @@ from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Job, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Reply, SandboxStage
+from train import check
 from train.compose import candidates
-from train.lemur import check
 
 KIND = TensorType("float32", (2, 3))
 GRAPH = Graph(

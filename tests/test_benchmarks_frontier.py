@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmarks.frontier import image_flop, plan, table, train_ours
 from benchmarks.frontier_airbench import Meter, run_script, write_data
-from train.data import load_cifar10
+from train.data.sources import load_cifar10
 from train.model.recipe import Recipe
 
 CHANGES = [

@@ -15,7 +15,6 @@ HERE = Path(__file__).parent
 
 #: What is shown, neither run nor recorded, and why not.
 NEITHER = {
-    "lemur train run preact_se": "more than an hour on two cores: docs/training.md has its figures",
     "lemur gate origin": "a contribution to LEMUR: tests/lemur/test_gate.py asserts what is printed of one",
 }
 

@@ -1,16 +1,20 @@
-"""The commands of training: they parse, call and print. `train.commands` is loaded when the first one runs."""
+"""The commands of training: they parse, call and print.
+
+What needs PyTorch is imported when a command runs: `--help`, and a typing error in a recipe, must not wait for it.
+"""
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import typer
 
 import train as package
-from lemur_core.files.atomic import check_writable
-from lemur_core.files.errors import UsageError
-from lemur_core.files.markdown import plural
+from lemur_core.files.atomic import check_new_file, check_writable, write_text
+from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.markdown import make_visible, plural
 from manifests.options.parameters import RuntimeOption, takes_options
 from train.runs.resources import UNSAFE, Resources
 
@@ -47,9 +51,6 @@ Images = Annotated[
 OutDir = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to resume.", show_default=False)
 ]
-Library = Annotated[Path, typer.Option("--in", metavar="DIR", help="Extraction folder.", show_default=False)]
-
-
 Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help=UNSAFE)]
 
 SlotName = Literal["stem", "residual", "attention", "downsample", "norm", "activation", "stochastic_depth", "head"]
@@ -82,12 +83,31 @@ def assemble_(
     if slot is not None:
         if folder is None:
             raise UsageError("--candidates needs --in DIR, the blocks to try")
-        print(package.commands.list_candidates(slot, folder, unsafe=unsafe_no_sandbox, as_json=as_json))
+        from train.compose.candidates import candidates
+
+        results = candidates(slot, folder, unsafe=unsafe_no_sandbox)
+        lines = [make_visible(candidate.line()) for candidate in results]
+        lines.append(f"{sum(candidate.fits for candidate in results)} of {len(results)} fit")
+        _print({"slot": slot, "candidates": [asdict(candidate) for candidate in results]}, lines, as_json=as_json)
         return
     if out is None:
         raise UsageError("--out FILE.py is needed, or --candidates SLOT to list the blocks that fit")
     chosen = package.open_recipe(recipe, set_)
-    print(package.commands.assemble(chosen, folder, out, unsafe=unsafe_no_sandbox, force=force, as_json=as_json))
+    check_new_file(out, force=force)
+    made = package.assemble(chosen, folder, unsafe_no_sandbox=unsafe_no_sandbox)
+    try:
+        write_text(out, made.code)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
+    parts = [part.model_dump(mode="json") for part in made.ingredients]
+    lines = [make_visible(f"{part.slot:<17} {part.block}  ({part.license})") for part in made.ingredients]
+    stated = {"name": made.name, "file": str(out), "prm": made.prm, "ingredients": parts}
+    _print(stated, [*lines, f"{made.name} -> {out}"], as_json=as_json)
+
+
+def _print(stated: object, lines: list[str], *, as_json: bool) -> None:
+    """Print the summary of a command: as one JSON object, or in lines."""
+    print(json.dumps(stated, sort_keys=True) if as_json else "\n".join(lines))
 
 
 @_train.command("run")
@@ -126,21 +146,24 @@ def run_(
     if prm is not None and not is_file:
         raise UsageError("--prm: is for a NET.py; change a recipe's hyperparameters with --set")
     recipe = package.open_recipe("plain" if is_file else network, set_, epochs, of_file=is_file)
-    record, text = package.commands.run(
-        Path(network) if is_file else None,
-        recipe,
-        out,
-        prm=prm,
-        changes=set_ or (),
-        folder=folder,
-        seed=seed,
-        data=data,
-        held_out=held_out,
-        images=images,
-        resources=resources,
-        force=force,
-        as_json=as_json,
-    )
+    from train.compose.assemble import choose_fillers
+    from train.data import count_images
+    from train.data.sources import load_cifar10
+    from train.model.recipe import agree_on_training, network_in
+    from train.runs.run import TrainingRun, train_once
+    from train.runs.run_folder import run_text
+
+    if is_file:
+        recipe, net = agree_on_training(recipe, network_in(Path(network), prm), set_ or ())
+    else:
+        choose_fillers(recipe, folder)  # before the Hub is asked for images
+    cifar10 = load_cifar10(data)
+    count_images(cifar10, held_out, images)  # before the seconds that assembling takes
+    if not is_file:
+        net = package.assemble(recipe, folder, unsafe_no_sandbox=resources.unsafe)
+    training = TrainingRun(net, recipe, seed, cifar10, held_out, images)
+    record = train_once(training, out, resources=resources, force=force, library=None if is_file else folder)
+    text = json.dumps(record.model_dump(mode="json"), sort_keys=True) if as_json else run_text(record, out)
     print(text, file=sys.stdout if as_json or record.status == "ok" else sys.stderr)
     if record.status != "ok":
         raise typer.Exit(1)
@@ -185,10 +208,14 @@ def ablate_(
         force=force,
         progress=True,
     )
-    text, error = package.commands.describe_ablation(study, as_json=as_json)
-    print(text)
-    if error is not None:
-        raise error
+    from train.ablation import row_text
+
+    lines = [*(make_visible(row_text(row)) for row in study.rows), f"-> {out / 'ablation.md'}"]
+    _print({"folder": str(out), "rows": [asdict(row) for row in study.rows]}, lines, as_json=as_json)
+    if any(row.paused for row in study.rows) and not any(row.n for row in study.rows):
+        raise UserError(f"{out}: no run finished within --time-limit; run the same command again to resume")
+    if not any(row.n for row in study.rows):
+        raise UserError(f"{out}: every run failed; the records in {out / 'runs'} say why")
 
 
 @_train.command("check")
@@ -211,11 +238,20 @@ def check_(
     Examples:
       lemur train check net.py --prm '{"lr": 0.01, "momentum": 0.9}'
     """
-    settings = package.commands.CheckSettings(epochs, wall_seconds=time_limit, runtime=tuple(runtime or ()))
-    figures = package.commands.check_file(net, prm, data=data, settings=settings, unsafe=unsafe_no_sandbox)
+    from train.check import CheckSettings
+    from train.data.sources import load_cifar10
+    from train.model.recipe import read_code, read_prm
+
+    settings = CheckSettings(epochs, wall_seconds=time_limit, runtime=tuple(runtime or ()))
+    code, hyperparameters = read_code(net), read_prm(prm)
+    cifar10 = load_cifar10(data)
+    result = package.check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe_no_sandbox)
+    if result.status != "ok":
+        raise UserError(f"{net}: {result.status}: {result.error}")
+    names = ("name", "accuracy", "accuracy_to_time", "code_quality", "quality_by")
+    figures = {name: getattr(result, name) for name in names} | {"data": cifar10.label}
     texts = {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in figures.items()}
-    lines = (f"{key.replace('_', ' '):<17} {value}" for key, value in texts.items())
-    print(json.dumps(figures, sort_keys=True) if as_json else "\n".join(lines))
+    _print(figures, [f"{key.replace('_', ' '):<17} {value}" for key, value in texts.items()], as_json=as_json)
 
 
 @_train.command("register")

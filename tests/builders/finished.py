@@ -18,13 +18,10 @@ from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, lis
 from manifests.folders.tables import write_table, write_tables
 from manifests.records import ExpertAnswer, SynthesisAttempt, Synthesized, arrow_schema
 from tests.builders import synthesis, training
+from train.ablation import FULL, close_study, open_study, read_study, run_name
 from train.data import Cifar10
 from train.model.contract import lemur_name
-from train.runs.job import read_record
-from train.runs.run import Resources
-from train.runs.run_folder import canonical_json, read_identity, recipe_text, write_run_manifest
-from train.studies.ablation import FULL, ablation_page, folder_name, read_study, write_study
-from train.studies.study import Study
+from train.runs.run_folder import read_identity, write_run_manifest
 
 IMAGES = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
@@ -91,18 +88,12 @@ def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_run(folder: Path, *, page: bool = True, **changes: Any) -> Path:
-    training.write_run(folder, data=IMAGES.label, data_sha256=IMAGES.sha256, train_loss=2.0, steps=704, **changes)
-    record = read_record(folder)
-    identity = {"code_sha256": record.code_sha256, "seed": record.seed, "held_out": 5000, "tested": True, "device": "cpu", "train_images": record.train_images}  # fmt: skip
-    (folder / "run.json").write_text(canonical_json({"identity": identity, "weights_sha256": None}) + "\n")
-    (folder / "recipe.json").write_text(recipe_text(record))
+    record = training.write_finished(folder, data=IMAGES.label, data_sha256=IMAGES.sha256, **changes)
     write_run_manifest(folder, record, read_identity(folder), IMAGES, None, Stopwatch(), page=page)
     return folder
 
 
 def _write_study(folder: Path) -> Path:
-    names = [f"{folder_name(FULL)}-seed0", "none-seed0"]
-    study = Study(folder, IMAGES, Resources(threads=1))
     plan = {
         "study": "ablation",
         "data": IMAGES.label,
@@ -111,11 +102,11 @@ def _write_study(folder: Path) -> Path:
         "seeds": [0],
         "test_images": 9,
     }
-    study.open(plan, None)
+    open_study(folder, plan)
     (folder / "runs").mkdir()
-    records = [read_record(_write_run(folder / "runs" / name, seed=0, page=False)) for name in names]
-    write_study(folder, read_study(folder, plan), plan)
-    study.close(records, {"records.jsonl": 2}, ablation_page)
+    for variant in (FULL, "none"):
+        _write_run(folder / "runs" / run_name(variant, 0), seed=0, page=False)
+    close_study(folder, plan, read_study(folder, plan), IMAGES, None, Stopwatch())
     return folder
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from manifests.records import TrainingRecord
 from train.model.recipe import Recipe
-from train.runs.job import EpochFigures
-from train.runs.run_folder import record_text
+from train.runs.job import EpochFigures, read_record
+from train.runs.run_folder import canonical_json, recipe_text, record_text
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}
@@ -57,8 +57,19 @@ def history(*accuracies: float | None) -> list[EpochFigures]:
     return [EpochFigures(epoch=n, val_accuracy=value, seconds=10.25, data_seconds=0.1, **steps) for n, value in rows]  # type: ignore[arg-type]
 
 
+def write_finished(folder: Path, code: str = TINY, **changes: Any) -> TrainingRecord:
+    """Write all files of a run but its manifest, with figures that go together."""
+    write_run(folder, code, **{"train_loss": 2.0, "steps": 704, **changes})
+    record: TrainingRecord = read_record(folder)
+    identity = {name: getattr(record, name) for name in ("code_sha256", "seed", "train_images", "device")}
+    stated = {"identity": {**identity, "held_out": 5000, "tested": True}, "weights_sha256": None}
+    (folder / "run.json").write_text(canonical_json(stated) + "\n")
+    (folder / "recipe.json").write_text(recipe_text(record))
+    return record
+
+
 def write_run(folder: Path, code: str = TINY, **changes: Any) -> Path:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "net.py").write_text(code)
     (folder / "record.json").write_text(record_text(made_up_record(code, **changes)))
     (folder / "history.jsonl").write_text("".join(f"{epoch.model_dump_json()}\n" for epoch in history()))

@@ -22,10 +22,9 @@ from lemur_core.files.pip import download
 from manifests.records import drop_outcomes, split_outcomes
 from tests.builders.suites import table
 from tests.curate.test_sources_database import make, run
-from train.interface import register
-from train.lemur.check import check_prm
+from train.check import check_prm
 from train.model.recipe import read_prm
-from train.runs.register import RegistrationCounts
+from train.runs.register import RegistrationCounts, register
 
 RELEASE = "2.2.11"
 NET = """import torch

@@ -27,7 +27,7 @@ from lemur.demo import (
 from lemur.folders import DEMO, verify_folder
 from lemur_core.files.errors import RetryableError, UserError
 from train import register
-from train.data import load_cifar10
+from train.data.sources import load_cifar10
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

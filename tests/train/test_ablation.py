@@ -9,8 +9,8 @@ from scipy.stats import ttest_rel
 
 from lemur_core.files.errors import UserError
 from tests.builders.suites import table
+from train.ablation import FULL, Difference, list_variants, mean_difference
 from train.model.recipe import Recipe, read_changes
-from train.studies.ablation import FULL, Difference, list_variants, mean_difference
 
 WHOLE = Recipe().changed(
     slots__attention="timm::SEModule", slots__downsample="timm::BlurPool2d", slots__stochastic_depth="timm::DropPath",

@@ -19,10 +19,11 @@ from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
 from tests.builders.suites import table
 from train.compose.assemble import assemble
-from train.compose.library import open_library
-from train.compose.network_text import PREAMBLE, Filled, network_text
+from train.compose.candidates import open_library
+from train.compose.network_text import PREAMBLE, network_text
 from train.model.contract import check_contract
 from train.model.recipe import SHIPPED, Network, Recipe, Slots, load_recipe
+from train.model.slots import Filler
 
 SMALL = {"model": {"name": "small", "widths": (8, 16), "depths": (1, 2)}}
 FOUND = {
@@ -199,7 +200,8 @@ def test_built_in_parts_and_other_slots(slots: dict[str, str], folder: Path) -> 
 
 @table(__file__, "assemble.md", "Schedules", globals())
 def test_schedules(training: dict[str, Any]) -> None:
-    filled = dict.fromkeys(Slots.model_fields, Filled("nn.Identity", "", "end"))
+    facts = {"branch_end": "end", "empty_end": False, "changes_channels": False}
+    filled = dict.fromkeys(Slots.model_fields, Filler("identity", "nn.Identity", ("",), facts=facts))
     text = network_text(recipe({}, training=training), filled, "")
     factor = load(f"import math\n{PREAMBLE}\n{text}").rate_factor
     values = [factor(step / 100) for step in range(101)]

@@ -11,9 +11,10 @@ from PIL import Image
 from lemur_core.files.errors import UserError
 from tests.builders.suites import read_table, table
 from tests.builders.training import TINY
-from train.data import Cifar10, load_cifar10
-from train.lemur.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, open_box
-from train.lemur.check_guest import TrainData, prepare, read_steps
+from train.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, open_box
+from train.check_guest import TrainData, prepare, read_steps
+from train.data import Cifar10
+from train.data.sources import load_cifar10
 from train.model.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, lemur_name, transform_module
 
 PRM = {"lr": 0.1, "momentum": 0.9, "dropout": 0.0, "batch": 16, "transform": "norm_flip"}

@@ -12,7 +12,6 @@ from lemur_core.files.errors import UsageError, UserError
 from tests.builders import synthesis
 from tests.builders.training import made_up_record
 from train.cli import read_numbers
-from train.compose.assemble import assemble_to
 from train.model.recipe import Recipe, agree_on_training, find_recipe, network_in, open_recipe, read_prm
 from train.runs.run_folder import run_text
 
@@ -30,15 +29,12 @@ def test_what_arguments_are_read_as(tmp_path: Path) -> None:
     (tmp_path / "prm.json").write_text('{"lr": 0.5}')
     assert read_prm('{"lr": 0.5}') == read_prm(str(tmp_path / "prm.json")) == {"lr": 0.5}
     assert read_numbers("0, 1,2", "--seeds", 0) == (0, 1, 2)
-    small = Recipe().changed(model__widths=(8, 8), model__depths=(0, 1))
     wrong: list[tuple[Callable[[], object], str]] = [
         (lambda: find_recipe("gone.toml"), r"gone\.toml: No such file"),
         (lambda: read_prm("{lr}"), "not JSON"),
         (lambda: read_prm(str(tmp_path / "none")), "neither a JSON object nor a file"),
         *((lambda text=text: read_numbers(text, "--seeds", 0), "--seeds .* is not a whole number >= 0; write 1,2,3")
           for text in ("1,x", "", "1,,2", "-1")),
-        (lambda: assemble_to(tmp_path / "mine.toml" / "net.py", small, None, unsafe=False, force=False),
-         r"net\.py: cannot be written: .*; choose another --out"),
     ]  # fmt: skip
     for call, said in wrong:
         with pytest.raises(UserError, match=said):

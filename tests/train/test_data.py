@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from lemur_core.files.errors import UserError
 from tests.builders import cifar_files
 from tests.builders.suites import read_table
-from train.data import Cifar10, load_cifar10, open_cache, split
+from train.data import Cifar10, open_cache, split
+from train.data.sources import load_cifar10
 
 MADE = cifar_files.make()
 REAL = Path(__file__).parents[3] / "shared" / "data" / "cifar10-jpeg"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.suites import table
-from train.runs.job import StepFigures, copy_plain, read_history, read_progress, watching
+from train.runs.job import TrainingReport, copy_plain, read_history, read_progress, watching
 
 LINE = {
     "epoch": 1, "steps": 8, "train_loss": 1.5, "train_accuracy": None, "learning_rate": 0.1,
@@ -23,7 +23,7 @@ def test_only_plain_files_are_read(tmp_path: Path) -> None:
     os.mkfifo(scratch / "progress.json")
     (scratch / "weights.pt").mkdir()
     assert read_history(scratch) == []
-    assert read_progress(scratch) == StepFigures()
+    assert read_progress(scratch) == TrainingReport()
     assert not copy_plain(scratch, "weights.pt", tmp_path / "copy", 10)
     (scratch / "some").write_bytes(b"x" * 100)
     assert not copy_plain(scratch, "some", tmp_path / "copy", 99)

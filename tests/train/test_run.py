@@ -16,13 +16,14 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox.cached import SharedSandbox
 from manifests.records import Ingredient, TrainingRecord
 from tests.builders.suites import read_files, read_table
-from train.data import Cifar10, load_cifar10
+from train.ablation import train_runs
+from train.data import Cifar10
+from train.data.sources import load_cifar10
 from train.model.recipe import Network, Recipe
 from train.runs.job import read_history
 from train.runs.process import weights_digest
 from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
 from train.runs.run_folder import canonical_json, own_scratch
-from train.studies.study import Study
 
 pytestmark = pytest.mark.slow
 
@@ -285,7 +286,7 @@ def test_a_result_that_cannot_be_written_loses_no_epoch(
 ) -> None:
     out = tmp_path / "out"
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -319,10 +320,10 @@ def test_a_whole_run_is_not_trained_again(data: Cifar10, box: SharedSandbox, tmp
     again = TrainingRun(
         Network("tiny", NET.replace("pass  # HERE", "raise KeyError('mine')"), {"lr": 0.1}), RECIPE, 0, data, 64
     )
-    study = Study(tmp_path / "study", data, ONE)
-    assert study.train({"bad": again})[0].status == "error"
-    inode = (tmp_path / "study" / "runs" / "bad").stat().st_ino
-    assert study.train({"bad": again})[0].status == "error"
+    study = tmp_path / "study"
+    assert train_runs(study, {"bad": again}, data, ONE)["bad"].status == "error"
+    inode = (study / "runs" / "bad").stat().st_ino
+    assert train_runs(study, {"bad": again}, data, ONE)["bad"].status == "error"
     assert (tmp_path / "study" / "runs" / "bad").stat().st_ino == inode, "of a study, what failed stays"
     assert run(data, box, tmp_path / "bad", "raise KeyError('mine')", force=True).status == "error"
     assert run(data, box, tmp_path / "bad").status == "ok", "another run that failed is not in the way"

@@ -17,16 +17,14 @@ from manifests.publish.staged import stage_files
 from manifests.records import Block, Ingredient, TrainingRecord
 from tests.builders import extractions, training
 from tests.builders.suites import table
+from train.ablation import FULL, Records, close_study, open_study, read_study
 from train.compose.assemble import header, provenance
-from train.compose.library import open_library
+from train.compose.candidates import open_library
 from train.data import Cifar10
 from train.model.recipe import Recipe
 from train.model.slots import Filler
-from train.runs.job import EpochFigures, read_record
-from train.runs.run import Resources
-from train.runs.run_folder import canonical_json, read_identity, recipe_text, record_text, write_run_manifest
-from train.studies.ablation import FULL, ablation_page, read_study, write_study
-from train.studies.study import Study
+from train.runs.job import read_record
+from train.runs.run_folder import read_identity, write_run_manifest
 
 DATA = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
@@ -63,38 +61,10 @@ def network_of(blocks: list[tuple[str, Block]]) -> str:
 
 
 def make_run(folder: Path, *blocks: tuple[str, Block], **changes: Any) -> TrainingRecord:
+    names = [name for name in Ingredient.model_fields if name != "slot"]
+    parts = tuple(Ingredient(slot=slot, **{name: getattr(block, name) for name in names}) for slot, block in blocks)
     code = network_of(list(blocks))
-    fields = {
-        slot: {name: getattr(block, name) for name in Ingredient.model_fields if name != "slot"}
-        for slot, block in blocks
-    }
-    parts = tuple(Ingredient(slot=slot, **values) for slot, values in fields.items())
-    record: TrainingRecord = training.made_up_record(code, ingredients=parts, data=DATA.label, **changes)
-    steps = [704, 1408, 2112]
-    lines = [
-        EpochFigures(
-            epoch=epoch, steps=steps[epoch - 1], train_loss=record.train_loss, train_accuracy=None, learning_rate=0.1,
-            val_loss=1.0, val_accuracy=record.val_accuracy, seconds=10.0, data_seconds=0.1,
-        ).model_dump_json() for epoch in range(1, record.epochs + 1)
-    ]  # fmt: skip
-    identity = {
-        "code_sha256": record.code_sha256,
-        "seed": record.seed,
-        "held_out": 5000,
-        "tested": True,
-        "device": "cpu",
-        "train_images": record.train_images,
-    }
-    texts = {
-        "net.py": code,
-        "record.json": record_text(record),
-        "recipe.json": recipe_text(record),
-        "history.jsonl": "".join(f"{line}\n" for line in lines),
-        "run.json": canonical_json({"identity": identity, "weights_sha256": None}) + "\n",
-    }
-    folder.mkdir(parents=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text)
+    record: TrainingRecord = training.write_finished(folder, code, ingredients=parts, data=DATA.label, **changes)
     return record
 
 
@@ -252,22 +222,20 @@ PLAN = {
 }
 
 
-def make_study(out: Path, library: Path) -> tuple[Study, list[TrainingRecord]]:
-    study = Study(out, DATA, Resources(), force=True)
-    study.open(PLAN, library)
-    records = []
+def make_study(out: Path, library: Path) -> Records:
+    open_study(out, PLAN)
     for seed in (0, 1):
         folder = out / "runs" / f"full-seed{seed}"
-        records.append(make_run(folder, ("attention", block_of(library, "alpha.blocks.Attention")), seed=seed))
+        make_run(folder, ("attention", block_of(library, "alpha.blocks.Attention")), seed=seed)
         write_run_manifest(folder, read_record(folder), read_identity(folder), DATA, library, Stopwatch(), page=False)
-    write_study(out, read_study(out, PLAN), PLAN)
-    return study, records
+    records: Records = read_study(out, PLAN)
+    close_study(out, PLAN, records, DATA, library, Stopwatch())
+    return records
 
 
 def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
-    study, records = make_study(out, library)
-    study.close(records, {"records.jsonl": 2}, ablation_page)
+    records = make_study(out, library)
     manifest = read_manifest(out)
     assert (manifest.kind, manifest.parameters, manifest.parents) == ("ablation", PLAN, [describe_parent(library)])
     assert manifest.counts == {"runs": 2, "status": {"ok": 2}}
@@ -275,21 +243,21 @@ def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_p
     assert read_manifest(out / "runs" / "full-seed1").parents == [describe_parent(library)]
     assert faults(out) == {}
     before = (out / "manifest.json").read_bytes()
-    study.open({**PLAN, "seeds": (0, 1)}, library)
-    study.close(records, {"records.jsonl": 2}, ablation_page)
+    open_study(out, {**PLAN, "seeds": (0, 1)})
+    close_study(out, PLAN, records, DATA, library, Stopwatch())
     assert (out / "manifest.json").read_bytes() == before
-    study.open({**PLAN, "seeds": [0, 1, 2]}, library)
+    open_study(out, {**PLAN, "seeds": [0, 1, 2]})
     assert not (out / "manifest.json").exists(), "while another plan runs, the folder is finished for neither"
-    study.close(records, {}, ablation_page)
-    cut = records[1].model_copy(update={"status": "timeout", "error": "stopped after 9 s; 1 whole epoch of 2 is kept"})
-    study.close([records[0], cut], {}, ablation_page)
+    close_study(out, PLAN, records, DATA, library, Stopwatch())
+    stopped = {"status": "timeout", "error": "stopped after 9 s; 1 whole epoch of 2 is kept"}
+    records[FULL][1] = records[FULL][1].model_copy(update=stopped)
+    close_study(out, PLAN, records, DATA, library, Stopwatch())
     assert not (out / "manifest.json").exists(), "a run can go on"
 
 
 def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
-    study, records = make_study(out, library)
-    study.close(records, {}, ablation_page)
+    make_study(out, library)
     links = show("full-seed1", [out, library]).links
     assert [link.what for link in links[:5]] == ["in", "run", "network", "block", "manifest"]
     assert (links[1].facts["seed"], links[5].what, links[6].what) == (1, "manifest", "parent")

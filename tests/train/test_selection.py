@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from train.data import load_cifar10
+from train.data.sources import load_cifar10
 from train.model.recipe import Recipe, Training
 from train.runs.job import TrainingJob
 from train.runs.loop import HardestImages, Loop

@@ -5,7 +5,7 @@ import pytest
 from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
 from tests.builders.suites import read_table, table
-from train.compose.library import build_from_recipe, list_builds
+from train.compose.candidates import build_from_recipe, list_builds
 from train.model.recipe import ModelSettings, Slots
 from train.model.slots import BUILT_IN, SLOTS, list_sizes, list_widths, suits
 

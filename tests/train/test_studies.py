@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from lemur_core.files.errors import UserError
+from train.ablation import ablate, check_study_folder, open_study, train_runs
 from train.compose.assemble import assemble
-from train.data import Cifar10, load_cifar10
+from train.data import Cifar10
+from train.data.sources import load_cifar10
 from train.model.recipe import Recipe
 from train.runs.run import Resources, TrainingRun
-from train.studies.ablation import ablate
-from train.studies.study import Study
 
 TINY = Recipe().changed(
     model__widths=(8, 8),
@@ -64,11 +64,12 @@ def test_another_study_or_folder_is_left_alone(
     for out, said in ((study, "contains a study with another plan"), (tmp_path, "is not the folder of such a study")):
         with pytest.raises(UserError, match=said):
             ablate(TINY, None, data=data, out=out, seeds=(0, 1, 2), held_out=50, resources=RESOURCES)
-    Study(tmp_path / "study", data, RESOURCES).open({"study": "ablation"}, None)
+    plan = {"study": "ablation"}
+    open_study(tmp_path / "study", plan)
     monkeypatch.setattr("lemur_core.files.atomic.os.access", lambda *_: False)
-    Study(tmp_path / "study", data, RESOURCES)  # its own folder can be written, the one around it cannot
+    check_study_folder(tmp_path / "study", plan)  # its own folder can be written, the one around it cannot
     with pytest.raises(UserError, match=r"new: cannot be written: .*: Permission denied; choose another --out"):
-        Study(tmp_path / "new", data, RESOURCES)
+        check_study_folder(tmp_path / "new", plan)
 
 
 def test_an_interrupted_study_leaves_no_temporary_folder(
@@ -85,8 +86,8 @@ def test_an_interrupted_study_leaves_no_temporary_folder(
         assert line.startswith("1 of 3  run0: test ")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("train.studies.study.note", interrupt)
+    monkeypatch.setattr("train.ablation.note", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        Study(tmp_path / "out", data, RESOURCES).train(runs)
+        train_runs(tmp_path / "out", runs, data, RESOURCES)
     assert list(temporary.iterdir()) == []
     assert [path.name for path in (tmp_path / "out" / "runs").iterdir()] == ["run0"]

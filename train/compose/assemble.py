@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from lemur_core.files.atomic import PathLike, check_new_file, write_text
+from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.python import comment_lines
 from lemur_core.sandbox.cached import CachedSandbox
@@ -19,17 +19,15 @@ from manifests.records import Ingredient
 from train.compose.candidates import (
     NETWORK,
     Answer,
-    FitsNot,
     NetworkToProbe,
     choose,
+    open_library,
     open_prober,
     probe,
     try_in_slots,
 )
-from train.compose.library import open_library
 from train.compose.network_text import (
     PREAMBLE,
-    Filled,
     drops,
     hyperparameters,
     network_imports,
@@ -49,8 +47,6 @@ _SHARED = ("norm", "activation")
 _OTHERS = ("stem", "residual", "attention", "stochastic_depth", "downsample", "head")
 
 _HEADING = "The network."
-#: The observed facts about a filler that the text of the network depends on.
-_TEXT_FACTS = ("branch_end", "empty_end", "changes_channels")
 _STATED = set(Ingredient.model_fields) - {"slot"}
 _SLOT = re.compile(rf"^# {SLOT_HEADING}", re.MULTILINE)
 
@@ -94,12 +90,12 @@ def assemble(
     chosen = choose_fillers(recipe, None if library is None else Path(library))
     with open_prober(unsafe=unsafe_no_sandbox) if box is None else contextlib.nullcontext(box) as opened:
         code, prm, settled, ran = _assemble(recipe, chosen, opened)
-        if isinstance(ran, FitsNot) and ran.cut:
+        if ran.cut:
             # A minimized form holds what was observed of the block alone; inside the network it may need more.
             full = {slot: replace(filler, forms=filler.forms[-1:]) for slot, filler in chosen.items()}
             code, prm, settled, ran = _assemble(recipe, full, opened)
     name = recipe.model.name
-    if isinstance(ran, FitsNot):
+    if not ran.fits:
         raise UserError(f"{name}: the assembled network does not run: {ran.reason}; change its slots or widths")
     blocks = [(slot, block) for slot in chosen if (block := settled[slot].block)]
     stated = [{"slot": slot, **block.model_dump(include=_STATED)} for slot, block in blocks]
@@ -110,8 +106,11 @@ def _assemble(recipe: Recipe, chosen: Fillers, box: CachedSandbox) -> tuple[str,
     """Return the file, its hyperparameters, the fillers as they fit, and the answer about the network."""
     # The factories first: other blocks may take them as arguments.
     settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, box, PREAMBLE)
+    bundled = bundle(_parts(settled))
+    shared = _fill_slots(recipe, settled, bundled.names)
+    support = f"{bundled.text}\n\n{support_text(shared['norm'], shared['activation'])}"
     others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
-    settled |= _settle(others, recipe, box, _support(recipe, settled))
+    settled |= _settle(others, recipe, box, support)
     code, prm = _render(recipe, settled)
     (ran,) = probe(box, NETWORK, [NetworkToProbe(code, prm, _IN_SHAPE, [_CLASSES])])
     return code, prm, settled, ran
@@ -127,37 +126,16 @@ def choose_fillers(recipe: Recipe, folder: Path | None) -> Fillers:
     return {slot: filler for slot in slots if (filler := choose(slot, recipe, library)) is not None}
 
 
-def assemble_to(out: Path, recipe: Recipe, folder: Path | None, *, unsafe: bool, force: bool) -> Network:
-    """Assemble a recipe and write the network's file.
-
-    Raises: UserError if it cannot be assembled or written, or the file exists and `force` is not set.
-    """
-    check_new_file(out, force=force)
-    assembled = assemble(recipe, folder, unsafe_no_sandbox=unsafe)
-    try:
-        write_text(out, assembled.code)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
-    return assembled
-
-
 def _settle(chosen: Fillers, recipe: Recipe, box: CachedSandbox, support: str) -> Fillers:
     """Return the fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
     tried = [(slot, filler, list_widths(slot, recipe.model)) for slot, filler in chosen.items()]
     settled = {}
     for (slot, _, widths), (filler, answer) in zip(tried, try_in_slots(box, tried, support), strict=True):
-        if isinstance(answer, FitsNot):
+        if not answer.fits:
             shown = ", ".join(map(str, widths))
             raise UserError(f"slots.{slot}: {filler.use} does not fit at widths {shown}: {answer.reason}")
         settled[slot] = filler
     return settled
-
-
-def _support(recipe: Recipe, settled: Fillers) -> str:
-    """Return the text of the factories that can be passed to other fillers, with the blocks that they call."""
-    bundled = bundle(_parts(settled))
-    filled = _fill_slots(recipe, settled, bundled.names)
-    return f"{bundled.text}\n\n{support_text(filled['norm'], filled['activation'])}"
 
 
 def _render(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, float]]:
@@ -169,7 +147,10 @@ def _render(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, float]]:
     prm = hyperparameters(recipe, drops(filled))
     if prm["lr"] > 1:
         raise UserError(f"training.learning_rate: {prm['lr']}; the hyperparameters of LEMUR lie in 0..1")
-    text = network_text(recipe, filled, _about(settled))
+    found = {slot: settled[slot].block for slot in _OTHERS if slot in settled}
+    named = [f"{slot.replace('_', ' ')} {block.name}" for slot, block in found.items() if block]
+    about = f"Its blocks: {', '.join(named)}." if named else "All its parts are built in."
+    text = network_text(recipe, filled, about)
     return f"{header(recipe, settled, prm)}\n{blocks}\n\n\n# {_HEADING}\n\n{text}", prm
 
 
@@ -194,21 +175,12 @@ def _parts(settled: Fillers) -> list[Part]:
     return [Part(slot, filler.target, filler.codes[0], provenance(slot, filler)) for slot, filler in fillers]
 
 
-def _fill_slots(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> dict[str, Filled]:
-    """Return the slots with the calls by which the network's text constructs their fillers."""
-    filled = {}
-    for slot, filler in settled.items():
-        known = {name: fact for name, fact in filler.facts.items() if name in _TEXT_FACTS}
-        float32 = getattr(recipe.slots, slot).float32
-        filled[slot] = Filled(names.get(slot, filler.target), filler.builds[0], float32=float32, **known)
-    return filled
-
-
-def _about(settled: Fillers) -> str:
-    """Describe the network in a sentence or two."""
-    names = {slot: filler.block.name for slot, filler in settled.items() if filler.block}
-    parts = [f"{slot.replace('_', ' ')} {names[slot]}" for slot in _OTHERS if slot in names]
-    return f"Its blocks: {', '.join(parts)}." if parts else "All its parts are built in."
+def _fill_slots(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> Fillers:
+    """Return the fillers as the network's text calls them: by their final names, in float32 if the recipe says so."""
+    return {
+        slot: replace(filler, target=names.get(slot, filler.target), float32=getattr(recipe.slots, slot).float32)
+        for slot, filler in settled.items()
+    }
 
 
 def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:

@@ -4,10 +4,14 @@ Whether a block fits is decided by running it in the sandbox, not by its name. I
 from the names of its parameters and from recorded values.
 """
 
+import ast
+import difflib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -16,9 +20,15 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome
 from lemur_core.sandbox.cached import CachedSandbox, is_transient
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
-from manifests.records import Block
-from train.compose.library import SlotLibrary, build_from_recipe, list_builds, open_library
-from train.compose.network_text import Filled, support_text
+from lemur_core.source.text import parse_expression
+from manifests.folders.kinds import EXTRACTION
+from manifests.folders.reading import CHECK_ERRORS, describe, read_text
+from manifests.folders.tables import read_table
+from manifests.provenance import REQUIREMENTS, TABLE
+from manifests.provenance.licenses import combine_licenses
+from manifests.provenance.parts import read_parts
+from manifests.records import Block, Spec, SpecArgument
+from train.compose.network_text import support_text
 from train.model.recipe import Recipe, Slot
 from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_built_ins, list_sizes, suits
 
@@ -27,6 +37,117 @@ LIMITS = Limits(wall_seconds=120, cpu_seconds=45, memory_bytes=3 * 2**30)
 
 _ERROR_CHARACTERS = 200
 _NUMPY = ("import numpy", "from numpy")
+
+_SPECS = "specs.jsonl"
+_UNREAD = frozenset({"observed", "resolutions"})
+#: Columns of a block's row: of the full form, and the matching one of the minimized form.
+_FORMS = {
+    "code": "lean_code",
+    "code_sha256": "lean_sha256",
+    "n_lines": "lean_lines",
+    "requires": "lean_requires",
+    "license": "lean_license",
+}
+_NEAR = 5
+_SHOWN = 8
+
+
+# --- the blocks of an extraction folder -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SlotLibrary:
+    """The blocks of one extraction folder by id, as plain rows; records are built on request.
+
+    If a block has a minimized form, its row has code, requirements, license and digest of that form, and `full_facts`
+    those of the full one. The license covers all code in it, which may come from several sources.
+    """
+
+    folder: Path
+    rows: dict[str, Json]
+    facts: dict[str, Json]
+    full_facts: dict[str, Json]
+
+    def block(self, block: str) -> Block:
+        """Return the record of an id, without the columns that are not read."""
+        return Block.model_validate(self.rows[block])
+
+    def spec(self, block: str) -> Spec:
+        """Return the source-free spec of an id in `facts`."""
+        return Spec.model_validate(self.facts[block])
+
+    def filler(self, block: Block, builds: tuple[str, ...]) -> Filler:
+        """Return a block with the arguments to try: its minimized form if there is one, then the full form."""
+        forms, full = [block], self.full_facts.get(block.block)
+        if full is not None and full["code"] is not None:  # absent if its license forbids publication
+            whole = Block.model_validate(self.rows[block.block] | full)
+            forms += [] if foreign_imports(whole) else [whole]
+        return Filler(block.block, block.name, builds, forms=tuple(forms))
+
+    def find(self, use: str) -> Block | None:
+        """Return the block with this id, or the only one whose id ends with it: a bare or dotted name, without version.
+
+        Raises: UserError if several blocks match.
+        """
+        if use in self.rows:
+            return self.block(use)
+        source, _, name = use.rpartition("::")
+        ids = sorted(
+            block
+            for block, row in self.rows.items()
+            if f".{row['qualname']}".endswith(f".{name}")
+            and source in ("", row["source"], row["source"].partition("@")[0])
+        )
+        if len(ids) > 1:
+            shown = ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
+            raise UserError(f"{self.folder.name}: {len(ids)} blocks are named {use!r}: {shown}; use one of these ids")
+        return self.block(ids[0]) if ids else None
+
+    def near(self, use: str) -> list[str]:
+        """Return the ids of blocks with similar names."""
+        bare = use.rpartition("::")[2].rpartition(".")[2]
+        known = sorted({row["name"] for row in self.rows.values()})
+        names = difflib.get_close_matches(bare, known, _NEAR, 0.6)
+        return [block for name in names for block in sorted(self.rows) if self.rows[block]["name"] == name][:_NEAR]
+
+
+def open_library(folder: Path) -> SlotLibrary:
+    """Open the blocks of an extraction folder; they are read again only if its files change.
+
+    Raises: UserError if it is not an extraction folder, or its records cannot be read.
+    """
+    times = []
+    for name in (TABLE, _SPECS, REQUIREMENTS):
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{folder}: no {name}; pass a folder written by `lemur extract --out DIR`")
+        times.append(path.stat().st_mtime_ns)
+    return _read(folder.resolve(), tuple(times))
+
+
+@lru_cache(maxsize=2)
+def _read(folder: Path, _times: tuple[int, ...]) -> SlotLibrary:
+    columns = [name for name in Block.model_fields if name not in _UNREAD]
+    parts = read_parts(folder)
+    try:
+        with EXTRACTION.reading(folder):
+            rows = {row["block"]: row for row in read_table([folder / TABLE], Block, columns).to_pylist()}
+        for block in parts.block_sources.keys() & rows.keys():
+            rows[block]["license"] = combine_licenses(parts.licenses(block, rows[block]["license"]))
+        full = {}
+        for block, row in rows.items():
+            minimized = {name: row.pop(lean) for name, lean in _FORMS.items()}
+            if minimized["code"] is not None:
+                full[block] = {name: row[name] for name in _FORMS}
+                row |= minimized
+        facts = {spec["block"]: spec for spec in map(json.loads, read_text(folder / _SPECS).splitlines())}
+        library = SlotLibrary(folder, rows, facts, full)
+        for read, ids in ((library.block, rows), (library.spec, facts)):
+            for first in list(ids)[:1]:
+                read(first)
+    except CHECK_ERRORS as error:
+        raise UserError(f"{folder.name}: its records cannot be read: {describe(error)}; extract it again") from error
+    return library
 
 
 def choose(slot: str, recipe: Recipe, library: SlotLibrary | None) -> Filler | None:
@@ -44,49 +165,36 @@ def choose(slot: str, recipe: Recipe, library: SlotLibrary | None) -> Filler | N
         if wanted.arguments:
             raise UserError(f"{where}: {wanted.use!r} is built in and takes no arguments; leave them out")
         return part
+    known = f"built in: {', '.join(map(repr, list_built_ins(slot)))}"
+    if library is None:
+        blocks = "for blocks, pass --in DIR, a folder written by `lemur extract`"
+        raise UserError(f"{where}: no part {wanted.use!r}; {known}; {blocks}")
     try:
-        block = library.find(wanted.use) if library is not None else None
+        block = library.find(wanted.use)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
-    if block is None or library is None:
-        raise UserError(_unknown(where, slot, wanted.use, library))
+    if block is None:
+        near = library.near(wanted.use)
+        meant = f"did you mean {' or '.join(near)}?" if near else f"{library.folder.name} has no similar name"
+        raise UserError(f"{where}: no block {wanted.use!r}; {meant} ({known})")
     if block.code is None or block.block not in library.facts:
-        raise UserError(
-            f"{where}: {block.block} was not extracted: {block.error or 'it has no code'}; use another block"
-        )
+        fault = block.error or "it has no code"
+        raise UserError(f"{where}: {block.block} was not extracted: {fault}; use another block")
     if foreign := foreign_imports(block):
-        raise UserError(
-            f"{where}: {block.block} needs {foreign}; the network's file imports only torch: use another block"
-        )
+        only = "the network's file imports only torch: use another block"
+        raise UserError(f"{where}: {block.block} needs {foreign}; {only}")
     if wanted.arguments:
-        builds: tuple[str, ...] = (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),)
-    else:
-        builds = list_builds(slot, block, library.spec(block.block))
-    return _filler(library, block, builds)
-
-
-def _filler(library: SlotLibrary, block: Block, builds: tuple[str, ...]) -> Filler:
-    """Return a block with the arguments to try: its minimized form if there is one, then the full form."""
-    full = library.full_block(block.block)
-    forms = (block,) if full is None or foreign_imports(full) else (block, full)
-    return Filler(block.block, block.name, builds, forms=forms)
+        return library.filler(block, (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),))
+    return library.filler(block, list_builds(slot, block, library.spec(block.block)))
 
 
 def foreign_imports(block: Block) -> str:
     """Return the packages that a block needs besides the standard library, torch and torchvision; empty if none."""
-    packages = list(block.requires)
-    if block.code is not None and any(line.startswith(_NUMPY) for line in block.code.splitlines()):
-        packages.append("numpy")
-    return ", ".join(packages)
+    numpy = any(line.startswith(_NUMPY) for line in (block.code or "").splitlines())
+    return ", ".join([*block.requires, *(["numpy"] if numpy else [])])
 
 
-def _unknown(where: str, slot: str, use: str, library: SlotLibrary | None) -> str:
-    known = f"built in: {', '.join(map(repr, list_built_ins(slot)))}"
-    if library is None:
-        return f"{where}: no part {use!r}; {known}; for blocks, pass --in DIR, a folder written by `lemur extract`"
-    near = library.near(use)
-    meant = f"did you mean {' or '.join(near)}?" if near else f"{library.folder.name} has no similar name"
-    return f"{where}: no block {use!r}; {meant} ({known})"
+# --- do they fit ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,27 +221,21 @@ class NetworkToProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class FitsSlot:
-    """It does; the form and the build that fit, and what was observed of it."""
+class Answer:
+    """Whether it fits: then the form and the build that fit, and what was observed; else why not.
 
-    fits: Literal[True]
-    parameters: int
+    `build` is the one that got furthest where none fits; `cut`: a minimized form may lack what is needed.
+    """
+
+    fits: bool
+    reason: str = ""
     build: str = ""
     form: Annotated[int, Field(ge=0, le=1)] = 0
+    cut: bool = False
+    parameters: int = 0
     facts: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class FitsNot:
-    """It does not; the reason, and the build that got furthest. `cut`: a minimized form may lack what is needed."""
-
-    reason: str
-    build: str = ""
-    cut: bool = False
-    fits: Literal[False] = False
-
-
-Answer = FitsSlot | FitsNot
 #: Probe a filler in its slot; probe an assembled network.
 PROBE = SandboxStage[Answer]("train.compose.probe_guest:probe_filler", Answer, LIMITS, Retries.NONE)
 NETWORK = SandboxStage[Answer]("train.compose.probe_guest:probe_network", Answer, LIMITS, Retries.NONE)
@@ -154,7 +256,7 @@ def probe(
 ) -> list[Answer]:
     """Return the answers of `train.compose.probe_guest`, in order. Raises: UserError if no sandbox is available."""
     replies = stage.run(box, {str(number): payload for number, payload in enumerate(payloads)})
-    answers = {int(reply.key): reply.answer or FitsNot(reply.ending(_ERROR_CHARACTERS)) for reply in replies}
+    answers = {int(reply.key): reply.answer or Answer(False, reply.ending(_ERROR_CHARACTERS)) for reply in replies}
     return [answers[number] for number in range(len(payloads))]
 
 
@@ -180,7 +282,7 @@ def try_in_slots(
     ]
     settled = []
     for (_, filler, _), answer in zip(fillers, probe(box, replace(PROBE, label=label), payloads), strict=True):
-        if isinstance(answer, FitsSlot):
+        if answer.fits:
             forms = filler.forms[answer.form :][:1]
             filler = replace(filler, forms=forms, builds=(answer.build,), facts=dict(answer.facts))
         settled.append((filler, answer))
@@ -216,28 +318,159 @@ def candidates(slot: str, folder: Path, widths: Sequence[int] = WIDTHS, *, unsaf
     Blocks are tried if their observed behavior makes a fit possible. Each result says that the block meets the slot's
     contract at all these widths, or why it does not. Outcomes are cached.
 
-    Raises: UserError for an unknown slot or folder, or if no sandbox is available.
+    Raises: UserError for an unknown folder, or if no sandbox is available.
     """
-    if slot not in SLOTS:
-        raise UserError(f"slot {slot!r}: there are {', '.join(SLOTS)}")
-    if not widths or min(widths) < 1:
-        raise UserError(f"widths {list(widths)}: use whole numbers >= 1")
     library = open_library(folder)
     tried = []
     for spec in map(library.spec, library.facts):
         block = library.block(spec.block) if suits(slot, spec) else None
         if block is not None and block.code is not None and not foreign_imports(block):
-            tried.append((slot, _filler(library, block, list_builds(slot, block, spec)), widths))
-    results = []
+            tried.append((slot, library.filler(block, list_builds(slot, block, spec)), widths))
     with open_prober(unsafe=unsafe, jobs=2) as box:
-        for filler, answer in try_in_slots(box, tried, default_support(), f"{slot} candidates"):
-            reason = answer.reason if isinstance(answer, FitsNot) else None
-            parameters, facts = (answer.parameters, dict(answer.facts)) if isinstance(answer, FitsSlot) else (None, {})
-            results.append(SlotCandidate(filler.use, answer.fits, reason, answer.build, parameters, facts))
+        results = [
+            SlotCandidate(filler.use, True, None, answer.build, answer.parameters, dict(answer.facts))
+            if answer.fits
+            else SlotCandidate(filler.use, False, answer.reason, answer.build, None, {})
+            for filler, answer in try_in_slots(box, tried, default_support(), f"{slot} candidates")
+        ]
     return sorted(results, key=lambda result: (not result.fits, result.parameters or 0, result.block))
 
 
 def default_support() -> str:
     """Return the text of the factories with the default built-in norm and activation."""
-    norm, activation = BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"]
-    return support_text(Filled(norm.target, norm.builds[0]), Filled(activation.target, activation.builds[0]))
+    return support_text(BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"])
+
+
+# --- constructor arguments of blocks in slots -------------------------------------------------------------------------
+
+
+def _split_names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: Common parameter names for input channels, output channels, a rate, and the number of classes.
+_IN = _split_names(
+    """
+    in_channels in_chs in_planes inplanes inchannels in_channel in_chans in_ch in_c ch_in c_in c1 inp nin in_dim dim
+    dims input_dim input_channels input_size num_input_features in_features num_features n_feats features nf
+    channels channel chs ch c num_channels n_channels embed_dim d_model hidden_size hidden_dim width width_in planes
+    """
+)
+_OUT = _split_names(
+    """
+    out_channels out_chs out_planes outplanes outchannels out_channel out_chans out_ch out_c ch_out c_out c2 oup
+    nout out_dim dim_out output_dim output_channels num_output_features out_features out_filters width_out planes
+    """
+)
+_RATE = _split_names("drop_prob p drop drop_path_rate drop_rate drop_path rate prob stochastic_depth_prob")
+_CLASSES = _split_names("num_classes n_classes num_class classes nc out_features out_channels")
+
+#: Arguments that select a mode: the value that the slot requires.
+_MODES = {("stochastic_depth", "mode"): "'row'", ("downsample", "stride"): "2", ("stem", "stride"): "1"}
+
+#: Names that recorded expressions may use, because they mean the same in every file.
+_ALLOWED_NAMES = frozenset({"nn", "torch", "dict", "list", "tuple", "channels"})
+#: Values to try for an output-channels argument; in other slots it gets the input channels.
+_OUT_CHOICES = {"head": ["classes"], "stem": ["out_channels"], "downsample": ["channels", "out_channels"]}
+
+
+def list_builds(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
+    """Return the argument lists to try, as Python text with the slot's names: the fewest arguments first."""
+    if slot == "activation":
+        return ("",)
+    init = json.loads(block.arguments or "{}").get("init", {})
+    positional = list(init.get("args", ()))
+    order = [parameter.name for parameter in spec.constructor if parameter.kind == "positional"]
+    recorded = dict(zip(order, positional, strict=False)) | dict(init.get("kwargs", {}))
+    unnamed = positional[len(order) :]
+    if not all(map(_is_portable, unnamed)):
+        return ()
+    parameters = [parameter for parameter in spec.constructor if parameter.kind in ("positional", "keyword")]
+    required = {parameter.name for parameter in parameters if parameter.default is None}
+    names = {parameter.name for parameter in parameters}
+    if SLOTS[slot].get("channels") == "channels" and not any(_find_role(slot, name, names) == "in" for name in names):
+        # No name identifies the channels: an equal value does.
+        sizes = next(iter(spec.cases[0].inputs.values())).rpartition(" ")[2].split("×")
+        recorded = {name: "channels" if value in sizes[1:2] else value for name, value in recorded.items()}
+    needed = {name: value for name, value in recorded.items() if name in required}
+    choices = [
+        _choose(slot, parameters, values, out)
+        for values in (needed, recorded)
+        for out in _OUT_CHOICES.get(slot, ["channels"])
+    ]
+    texts = [[*unnamed, *(f"{key}={text}" for key, text in named.items())] for named in choices if named is not None]
+    return tuple(dict.fromkeys(map(", ".join, texts)))
+
+
+def _choose(slot: str, parameters: list[SpecArgument], recorded: Mapping[str, str], out: str) -> dict[str, str] | None:
+    """Return one set of arguments; None if a required argument has no value."""
+    names = {parameter.name for parameter in parameters}
+    values = {"in": "in_channels" if slot == "stem" else "channels", "out": out, "rate": "rate", "classes": "classes"}
+    chosen: dict[str, str] = {}
+    for parameter in parameters:
+        role = _find_role(slot, parameter.name, names)
+        if (slot, parameter.name) in _MODES:
+            chosen[parameter.name] = _MODES[slot, parameter.name]
+        elif role:
+            chosen[parameter.name] = values[role]
+        elif parameter.name in recorded and _is_portable(recorded[parameter.name]):
+            chosen[parameter.name] = recorded[parameter.name]
+        elif parameter.default is None:
+            return None
+    return chosen
+
+
+def _find_role(slot: str, name: str, names: set[str]) -> str:
+    """Return the role of a parameter (`in`, `out`, `rate`, `classes` or empty), judged by all parameter names."""
+    lower = name.lower()
+    if slot == "stochastic_depth":
+        return "rate" if lower in _RATE else ""
+    if slot == "head" and lower in _CLASSES:
+        return "classes"
+    others = {other.lower() for other in names} - {lower}
+    if lower in _OUT and (lower not in _IN or others & (_IN - _OUT)):
+        return "out"
+    return "in" if lower in _IN else ""
+
+
+def _is_portable(expression: str) -> bool:
+    """Return whether a recorded expression means the same in any file that imports torch and nn."""
+    try:
+        tree = parse_expression(expression)
+    except SyntaxError:
+        return False
+    return all(node.id in _ALLOWED_NAMES for node in ast.walk(tree) if isinstance(node, ast.Name))
+
+
+def build_from_recipe(slot: str, arguments: Mapping[str, object], where: str) -> str:
+    """Return a recipe's arguments as Python text.
+
+    Raises: UserError for a placeholder that the slot does not have, or a value that has no Python literal.
+    """
+    texts = []
+    for name, value in arguments.items():
+        if not name.isidentifier():
+            raise UserError(f"{where}.{name}: not the name of an argument")
+        texts.append(f"{name}={_format(slot, value, f'{where}.{name}')}")
+    return ", ".join(texts)
+
+
+def _format(slot: str, value: Any, where: str) -> str:
+    if isinstance(value, str) and value.startswith("$"):
+        if value[1:] not in SLOTS[slot]:
+            known = ", ".join(f"${name}" for name in SLOTS[slot]) or "none"
+            raise UserError(f"{where}: no placeholder {value!r} in slot {slot}; there are: {known}")
+        return SLOTS[slot][value[1:]]
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_format(slot, item, where) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quote(key)}: {_format(slot, item, where)}" for key, item in value.items()) + "}"
+    if isinstance(value, str):
+        return _quote(value)
+    if isinstance(value, bool | int | float):
+        return repr(value)
+    raise UserError(f"{where}: {value!r} is not a valid argument; use a number, a string, a list or a table")
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -3,64 +3,21 @@
 The template `network.py.jinja` has the text that does not depend on the recipe, and the places for the rest.
 """
 
-import ast
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined, Template
 
 from train.model.recipe import Recipe
-
-LINE = 120
+from train.model.slots import Filler
 
 #: Imports for the calls of built-in parts.
 PREAMBLE = "import torch\nimport torch.nn as nn\n"
 
 _WRAP = 118
 _DONE = "(done - WARMUP_FRACTION) / (1 - WARMUP_FRACTION)"
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A filled slot: target and arguments of the call, with final names, and the facts observed about the filler."""
-
-    target: str
-    arguments: str
-    branch_end: str = ""
-    empty_end: bool = False
-    changes_channels: bool = False
-    float32: bool = False
-
-    @property
-    def names(self) -> set[str]:
-        """Return the names that the arguments use."""
-        tree = ast.parse(f"call({self.arguments})")
-        return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-
-    def call(self, before: str, after: str = "") -> str:
-        """Return the call on one line between two texts, or with one argument per line if that is too long."""
-        indent = " " * (len(before) - len(before.lstrip()))
-        if self.float32:
-            before, after = f"{before}InFloat32(", f"){after}"
-        line = f"{before}{self.target}({self.arguments}){after}\n"
-        if len(line) - 1 <= LINE:
-            return line
-        arguments = "".join(f"{indent}    {argument},\n" for argument in _split(self.arguments))
-        return f"{before}{self.target}(\n{arguments}{indent}){after}\n"
-
-
-def _split(arguments: str) -> list[str]:
-    """Split the arguments of a call into their texts."""
-    source = f"call({arguments})"
-    call = ast.parse(source, mode="eval").body
-    assert isinstance(call, ast.Call)
-    spans = [(node.col_offset, node.end_col_offset, "") for node in call.args]
-    spans += [(keyword.value.col_offset, keyword.value.end_col_offset, f"{keyword.arg}=") for keyword in call.keywords]
-    text = source.encode()  # the columns count bytes
-    return [name + text[start:end].decode() for start, end, name in spans]
 
 
 @cache
@@ -71,12 +28,12 @@ def _template() -> Template:
     return environment.from_string(Path(__file__).with_name("network.py.jinja").read_text(encoding="utf-8"))
 
 
-def support_text(norm: Filled, activation: Filled) -> str:
+def support_text(norm: Filler, activation: Filler) -> str:
     """Return the text of the factories that can be passed to fillers, with their imports."""
     return f"{PREAMBLE}\n\n{_template().render(only_support=True, norm=norm, activation=activation)}"
 
 
-def drops(filled: Mapping[str, Filled]) -> bool:
+def drops(filled: Mapping[str, Filler]) -> bool:
     """Return whether branches are dropped, by the slot's filler or by the residual block itself."""
     return "stochastic_depth" in filled or "rate" in filled["residual"].names
 
@@ -88,7 +45,7 @@ def network_imports(recipe: Recipe) -> list[str]:
     return [*counting, *PREAMBLE.splitlines(), *mixing]
 
 
-def network_text(recipe: Recipe, filled: Mapping[str, Filled], about: str) -> str:
+def network_text(recipe: Recipe, filled: Mapping[str, Filler], about: str) -> str:
     """Return the text after the blocks: constants, factories, `supported_hyperparameters`, `Net`."""
     optional = {"attention": filled.get("attention"), "stochastic_depth": filled.get("stochastic_depth")}
     return _template().render(
@@ -115,7 +72,7 @@ def hyperparameters(recipe: Recipe, dropping: bool) -> dict[str, float]:
     return values | ({"stochastic_depth": recipe.model.stochastic_depth_rate} if dropping else {})
 
 
-def _branch(filled: Mapping[str, Filled]) -> dict[str, object]:
+def _branch(filled: Mapping[str, Filler]) -> dict[str, object]:
     """Return the template values for the end of a residual branch: the calls, the new last module, and the formula."""
     residual = filled["residual"]
     ends = ["make_attention(channels)"] if "attention" in filled else []
@@ -123,9 +80,10 @@ def _branch(filled: Mapping[str, Filled]) -> dict[str, object]:
     if "stochastic_depth" in filled:
         ends.append("make_stochastic_depth(rate)")
         formula = f"stochastic_depth({formula})"
-    attribute = all(part.isidentifier() for part in residual.branch_end.split("."))
-    old = f"block.{residual.branch_end}" if attribute else f'block.get_submodule("{residual.branch_end}")'
-    inner = ends if residual.empty_end else [old, *ends]
+    end = residual.facts["branch_end"]
+    attribute = all(part.isidentifier() for part in end.split("."))
+    old = f"block.{end}" if attribute else f'block.get_submodule("{end}")'
+    inner = ends if residual.facts["empty_end"] else [old, *ends]
     return {"ends": ends, "formula": formula, "attribute": attribute, "inner": inner}
 
 

@@ -8,9 +8,9 @@ class.
 
 import hashlib
 import io
+import os
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from lemur_core.files.atomic import sha256_file
+from lemur_core.files.atomic import PathLike, sha256_file
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from manifests.publish.hub import Hub, parse_dataset
-from train.data.arrays import SHAPE, SPLITS, Arrays
+from train.data import SHAPE, SPLITS, Arrays, Cifar10, find_cache, open_cache, write_cache
 
 #: Names of the data in records. Results on the JPEG copy are compared only with each other.
 ORIGINAL = "cifar-10"
@@ -44,14 +45,11 @@ _PLACES = (".", "data", "plain_text")
 _NAME = re.compile(r"(train|test)\b.*\.parquet")
 _IMAGE_NAMES = ("img", "image")
 _EXPECTED = {"train": 50_000, "test": 10_000}
-
-# Decoding such small images is mostly Python code under the GIL: more than two threads are slower.
-_THREADS = 2
-_CHUNK = 500
 _JPEG = b"\xff\xd8\xff"
 
 _SPEC = re.compile(r"synthetic(?::(?P<count>[0-9]{1,9}))?")
 _COUNT, _LEAST, _MOST = 2_000, 20, 100_000
+_CHUNK = 500
 _CYCLES = (1.0, 2.0, 3.0, 4.5, 6.5)  # across the image
 _NOISE = 0.2
 _CONTRAST = (0.03, 0.3)
@@ -66,6 +64,34 @@ class ImageSource:
     origin: str  #: without the folders of this machine, for records
     sha256: str
     read: Callable[[], tuple[str, Arrays]]
+
+
+def load_cifar10(source: PathLike, *, cache: Path | None = None) -> Cifar10:
+    """Load CIFAR-10 from any of its forms: decode at the first load, then map from the cache. Only `hf://` downloads.
+
+    Args:
+        source: a folder of the Hub's Parquet files (`train-*`, `test-*`; also below `data/` or `plain_text/`);
+            `hf://datasets/OWNER/NAME`, which has such files; the folder of the Python version, or `torchvision:ROOT`;
+            `synthetic` or `synthetic:COUNT` (generated, for smoke tests).
+        cache: folder of the caches, each in a folder named by the digest of its input; the user's cache by default.
+
+    Returns: images as bytes and labels, of training and test, as tensors that are mapped from files.
+    Raises: UserError (one line) for data that are missing, not CIFAR-10, or broken, with the file and the row, counted
+        from 0; RetryableError if the Hub cannot be reached.
+    """
+    opened = open_source(os.fspath(source))
+    folder = (cache or cache_folder("cifar10")) / opened.sha256
+    data = find_cache(folder)
+    if data is None:
+        label, arrays = opened.read()
+        write_cache(folder, label, opened.origin, arrays)
+        data = open_cache(folder)
+    return data
+
+
+def open_data(data: PathLike | Cifar10) -> Cifar10:
+    """Return images as they are, or load them from their source."""
+    return data if isinstance(data, Cifar10) else load_cifar10(data)
 
 
 def open_source(name: str) -> ImageSource:
@@ -101,11 +127,6 @@ def _open_batches(root: Path) -> ImageSource:
     """Return the Python version, which torchvision unpickles only if its files have the digests of the original."""
     from torchvision.datasets import CIFAR10
 
-    files = [root / _BATCHES / name for name, _ in (*CIFAR10.train_list, *CIFAR10.test_list)]
-    missing = [file.name for file in files if not file.is_file()]
-    if missing:
-        raise UserError(f"{root / _BATCHES}: {', '.join(missing)} missing; get the complete Python version of CIFAR-10")
-
     def read() -> tuple[str, Arrays]:
         arrays: Arrays = {}
         for split in SPLITS:
@@ -118,6 +139,7 @@ def _open_batches(root: Path) -> ImageSource:
             arrays[f"{split}_labels"] = np.array(found.targets, np.int64)
         return ORIGINAL, arrays
 
+    files = [root / _BATCHES / name for name, _ in (*CIFAR10.train_list, *CIFAR10.test_list)]
     return ImageSource(f"Python version: {_BATCHES}", _digest_files("Python", root / _BATCHES, files), read)
 
 
@@ -131,7 +153,7 @@ def _digest_files(kind: str, root: Path, files: Sequence[Path]) -> str:
         try:
             contents = sha256_file(file)
         except OSError as error:
-            raise UserError(f"{file}: {error.strerror}; make it readable") from error
+            raise UserError(f"{file}: {error.strerror}; get the complete data set, and make it readable") from error
         digest.update(f"\0{file.relative_to(root).as_posix()}\0{contents}".encode())
     return digest.hexdigest()
 
@@ -178,48 +200,43 @@ def _read_parquet(files: dict[str, list[Path]], name: str) -> tuple[str, Arrays]
     Raises: UserError for columns that are missing, ambiguous or of the wrong type, for the first row without an image
         or with a label that is not 0..9, for counts that are not those of CIFAR-10, and for the first broken image.
     """
-    cells = {split: [_read_cells(file) for file in files[split]] for split in SPLITS}
-    labels = {split: np.concatenate([part for part, _ in cells[split]]) for split in SPLITS}
-    images = {split: [image for _, part in cells[split] for image in part] for split in SPLITS}
-    for split in SPLITS:
-        if fault := _find_fault(split, labels[split]):
-            raise UserError(f"{name}: {fault}")
     arrays: Arrays = {}
+    images: dict[str, list[Encoded]] = {}
     for split in SPLITS:
-        arrays |= {f"{split}_images": decode_images(images[split]), f"{split}_labels": labels[split]}
+        cells = [_read_cells(file) for file in files[split]]
+        labels = arrays[f"{split}_labels"] = np.concatenate([part for part, _ in cells])
+        images[split] = [image for _, part in cells for image in part]
+        if fault := _find_fault(split, labels):
+            raise UserError(f"{name}: {fault}")
+    for split in SPLITS:
+        arrays[f"{split}_images"] = decode_images(images[split])
     jpeg = any(image.startswith(_JPEG) for split in SPLITS for image, _ in images[split])
     return JPEG_COPY if jpeg else ORIGINAL, arrays
 
 
 def _find_fault(split: str, labels: NDArray[np.int64]) -> str | None:
     """Return a message if there are not as many images as CIFAR-10 has, of each class."""
-    expected = _EXPECTED[split]
-    if not len(labels):
-        return f"the {split} split holds no images"
-    if len(labels) != expected:
-        return f"the {split} split has {len(labels):,} images, CIFAR-10 has {expected:,}; get the whole data set"
-    counts = np.bincount(labels, minlength=CLASSES)
-    uneven = np.flatnonzero(counts != expected // CLASSES)
-    if not len(uneven):
+    expected, counts = _EXPECTED[split], np.bincount(labels, minlength=CLASSES)
+    if bool((counts == expected // CLASSES).all()):
         return None
-    first = int(uneven[0])
-    more = f" ({len(uneven)} labels are off)" if len(uneven) > 1 else ""
-    return (
-        f"the {split} split has {counts[first]:,} images of label {first}{more}, "
-        f"CIFAR-10 has {expected // CLASSES:,} of each; get the data set again"
-    )
+    found = f"{len(labels):,} images, {counts.min():,} to {counts.max():,} of a label"
+    right = f"{expected:,}, {expected // CLASSES:,} of each"
+    return f"the {split} split has {found}; CIFAR-10 has {right}: get the whole data set"
 
 
 def _read_cells(file: Path) -> tuple[NDArray[np.int64], list[Encoded]]:
     """Return the labels and the encoded images of a file, with their rows."""
     try:
         with pq.ParquetFile(file) as opened:
-            image = _find_image_column(opened.schema_arrow.names, str(file))
-            table = opened.read(columns=[image, "label"])
+            names = opened.schema_arrow.names
+            found = [name for name in names if name in _IMAGE_NAMES]
+            if len(found) != 1 or names.count("label") != 1:
+                raise UserError(f"{file}: has the columns {', '.join(names)}; CIFAR-10 has label, and img or image")
+            table = opened.read(columns=[*found, "label"])
     except (pa.ArrowException, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(f"{file}: not a complete Parquet file: {reason}; get it again") from error
-    labels, images = table.column("label"), table.column(image)
+    image, labels, images = found[0], table.column("label"), table.column(found[0])
     if not pa.types.is_integer(labels.type):
         raise UserError(f"{file}: column label holds {labels.type}, not integers from 0 to 9")
     if pa.types.is_struct(images.type) and "bytes" in {field.name for field in images.type}:
@@ -238,37 +255,16 @@ def _read_cells(file: Path) -> tuple[NDArray[np.int64], list[Encoded]]:
     return values.astype(np.int64), [(cell, f"{file}, row {row}") for row, cell in enumerate(images.to_pylist())]
 
 
-def _find_image_column(names: Sequence[str], where: str) -> str:
-    """Return the name of the image column. Raises: UserError if it or the label is missing or ambiguous."""
-    images = [name for name in names if name in _IMAGE_NAMES]
-    if len(images) > 1:
-        raise UserError(f"{where}: columns {' and '.join(images)} may both hold the images; keep one of them")
-    if names.count("label") > 1:
-        raise UserError(f"{where}: {names.count('label')} columns are named label; keep one of them")
-    for wanted, found in (("img or image", images), ("label", "label" in names)):
-        if not found:
-            known = ", ".join(names) or "none"
-            raise UserError(f"{where}: no column {wanted}; it has {known}: is it another data set?")
-    return images[0]
-
-
 def decode_images(images: Sequence[Encoded]) -> NDArray[np.uint8]:
     """Decode all images to one array (N, 3, 32, 32).
 
     Raises: UserError that names the first image that is broken, not 32 x 32 or not RGB.
     """
-    Image.preinit()  # here, because threads would race to do it
     out = np.empty((len(images), *SHAPE), np.uint8)
-
-    def decode(start: int) -> int:
-        chunk = images[start : start + _CHUNK]
-        for index, (image, where) in enumerate(chunk, start):
+    with progress("decoding", len(images), "images") as advance:
+        for index, (image, where) in enumerate(images):
             out[index] = _pixels(image, where)
-        return len(chunk)
-
-    with ThreadPoolExecutor(_THREADS) as pool, progress("decoding", len(images), "images") as advance:
-        for count in pool.map(decode, range(0, len(images), _CHUNK)):
-            advance(count)
+            advance(1)
     return out
 
 

@@ -16,7 +16,6 @@ https://github.com/ABrain-One/nn-dataset, 2.1.0
 import ast
 import hashlib
 import re
-from collections.abc import Iterator
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -44,8 +43,6 @@ CIFAR10_DEVIATION = (0.2470, 0.2435, 0.2616)
 
 _TRANSFORM = re.compile(r"(norm|echo|complex)(?:_([1-9][0-9]{0,3}))?(_flip)?")
 _LARGEST_SIZE = 1024
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def lemur_digest(value: object) -> str:
@@ -82,19 +79,25 @@ def check_contract(code: str) -> str | None:
         tree = parse_code(code)
     except SyntaxError as error:
         return f"line {error.lineno or 1}: not Python: {error.msg}"
-    names = _top_level(tree.body)
+    names = _list_bindings(tree.body)
     net = names.get("Net")
     if net is None:
         return "line 1: there is no class Net"
     if not isinstance(net, ast.ClassDef):
         return f"line {net.lineno}: Net is not a class defined here; write class Net(nn.Module)"
-    return _check_net(net, names) or _check_names(names.get(_NAMES_FUNCTION))
+    if fault := _check_net(net, names):
+        return fault
+    supported = names.get(_NAMES_FUNCTION)
+    if supported is None:
+        return f"line 1: there is no function {_NAMES_FUNCTION}() that returns the names of the hyperparameters"
+    reason = _check_function(supported, 0, method=False)
+    return reason and f"line {supported.lineno}: {_NAMES_FUNCTION} {reason}; LEMUR calls it without any"
 
 
-def _top_level(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+def _list_bindings(body: list[ast.stmt]) -> dict[str, ast.stmt]:
     """Return the last statement that binds each name of a file or class, also in its `if`, `try` and `with`."""
     bindings: dict[str, ast.stmt] = {}
-    for statement in _walk_statements(body):
+    for statement in body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             bindings[statement.name] = statement
         elif isinstance(statement, ast.Import | ast.ImportFrom):
@@ -102,69 +105,51 @@ def _top_level(body: list[ast.stmt]) -> dict[str, ast.stmt]:
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             bindings |= {target.id: statement for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(statement, ast.If | ast.Try | ast.With):
+            handlers = [handler.body for handler in getattr(statement, "handlers", [])]
+            for part in (
+                statement.body,
+                getattr(statement, "orelse", []),
+                getattr(statement, "finalbody", []),
+                *handlers,
+            ):
+                bindings |= _list_bindings(part)
     return bindings
 
 
-def _walk_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for statement in body:
-        yield statement
-        if isinstance(statement, ast.If | ast.Try | ast.With):
-            parts = [getattr(statement, part, []) for part in ("body", "orelse", "finalbody")]
-            parts += [handler.body for handler in getattr(statement, "handlers", [])]
-            for part in parts:
-                yield from _walk_statements(part)
-
-
 def _check_net(net: ast.ClassDef, names: dict[str, ast.stmt]) -> str | None:
-    classes, foreign = _ancestors(net, names)
-    modules = [base for base in foreign if base not in _NOT_MODULES]
-    if not modules:
+    """Return why a class cannot be the network; what its imported bases, other than torch's, may define is assumed."""
+    classes: list[ast.ClassDef] = [net]  # in this file, nearest first
+    bases: list[str] = []  # others, as written
+    for cls in classes:
+        for base in cls.bases:
+            definition = names.get(base.id) if isinstance(base, ast.Name) else None
+            if not isinstance(definition, ast.ClassDef):
+                bases.append(ast.unparse(base))
+            elif definition not in classes:
+                classes.append(definition)
+    bases = [base for base in bases if base not in _NOT_MODULES]
+    if not bases:
         return f"line {net.lineno}: class Net is not a torch.nn.Module; write class Net(nn.Module)"
+    layers = [base for base in bases if not base.endswith("Module")]
+    wrappers = [base for base in bases if not base.startswith(("nn.", "torch.")) and base != "Module"]
     for name, arguments in _METHODS.items():
-        members = (_top_level(cls.body).get(name) for cls in classes)
-        definition = next((member for member in members if member is not None), None)
+        found = (_list_bindings(cls.body).get(name) for cls in classes)
+        definition = next((member for member in found if member is not None), None)
         expected = f"{name}({', '.join(('self', *arguments))})"
         if definition is None:
-            if _may_inherit(name, modules):
+            # Torch's classes lack LEMUR's own methods.
+            if layers if name in ("__init__", "forward") else wrappers:
                 continue
             return f"line {net.lineno}: class Net has no method {expected}"
-        reason = _check_function(definition, len(arguments), method=True)
-        if reason is not None:
+        if reason := _check_function(definition, len(arguments), method=True):
             return f"line {definition.lineno}: Net.{name} {reason}; LEMUR calls it as {expected}"
     return None
 
 
-def _ancestors(net: ast.ClassDef, names: dict[str, ast.stmt]) -> tuple[list[ast.ClassDef], list[str]]:
-    """Return Net and its base classes in this file, nearest first, and its other bases, as written."""
-    classes: list[ast.ClassDef] = []
-    foreign: list[str] = []
-    waiting = [net]
-    while waiting:
-        cls = waiting.pop(0)
-        if cls in classes:
-            continue
-        classes.append(cls)
-        for base in cls.bases:
-            definition = names.get(base.id) if isinstance(base, ast.Name) else None
-            if isinstance(definition, ast.ClassDef):
-                waiting.append(definition)
-            else:
-                foreign.append(ast.unparse(base))
-    return classes, foreign
-
-
-def _may_inherit(name: str, modules: list[str]) -> bool:
-    """Return whether one of these imported bases may define a method: torch's classes lack LEMUR's own methods."""
-    common = {"__init__", "forward"}
-    return any(
-        not base.endswith("Module") if name in common else not base.startswith(("nn.", "torch.")) and base != "Module"
-        for base in modules
-    )
-
-
 def _check_function(function: ast.stmt, count: int, *, method: bool) -> str | None:
     """Return why a function cannot be called with `count` positional arguments; None if it can."""
-    if not isinstance(function, _Function):
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     decorators = {ast.unparse(decorator) for decorator in function.decorator_list}
     if decorators - {"staticmethod", "classmethod"}:  # another may do anything
@@ -180,14 +165,6 @@ def _check_function(function: ast.stmt, count: int, *, method: bool) -> str | No
     if count > positional and arguments.vararg is None:
         return f"takes {plural(positional, 'argument')}" if positional else "takes no arguments"
     return f"needs {', '.join(unset)} by name" if unset else None
-
-
-def _check_names(function: ast.stmt | None) -> str | None:
-    """Return why `supported_hyperparameters` cannot be called as LEMUR does; None if it can."""
-    if function is None:
-        return f"line 1: there is no function {_NAMES_FUNCTION}() that returns the names of the hyperparameters"
-    reason = _check_function(function, 0, method=False)
-    return reason and f"line {function.lineno}: {_NAMES_FUNCTION} {reason}; LEMUR calls it without any"
 
 
 _RESIZED = "v2.Resize(({0}, {0}))"

@@ -1,8 +1,10 @@
 """The slots of a network: the values passed to each filler, the built-in fillers, and the blocks worth trying."""
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 from lemur_core.files import Json
 from manifests.records import Block, Spec
@@ -16,6 +18,7 @@ FACTORIES = {
     "conv": "make_conv",
 }
 
+LINE = 120  # characters
 _IMAGE_CHANNELS = 3
 _CLASSES = 10
 _MOST_NORM_PARAMETERS = 8  # per channel
@@ -29,6 +32,7 @@ class Filler:
     `use` is its name in a recipe. `builds` has the arguments to try, preferred ones first; the names in them are the
     slot's `values` and the factories. `forms` are those of a block to try: the minimized one, the full one; a built-in
     part has none, and `own` is its code, empty for parts of torch. `facts`: the observations of the slot's check.
+    `float32`: computed in it where the network is in bfloat16.
     """
 
     use: str
@@ -38,6 +42,28 @@ class Filler:
     imports: tuple[str, ...] = ()
     forms: tuple[Block, ...] = ()
     facts: Json = field(default_factory=dict)
+    float32: bool = False
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names that the arguments use."""
+        tree = ast.parse(f"call({self.builds[0]})")
+        return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+    def call(self, before: str, after: str = "") -> str:
+        """Return the call on one line between two texts, or with one argument per line if that is too long."""
+        indent = " " * (len(before) - len(before.lstrip()))
+        if self.float32:
+            before, after = f"{before}InFloat32(", f"){after}"
+        line = f"{before}{self.target}({self.builds[0]}){after}\n"
+        if len(line) - 1 <= LINE:
+            return line
+        text = f"call({self.builds[0]})"
+        call = ast.parse(text, mode="eval").body
+        assert isinstance(call, ast.Call)
+        named = [("", node) for node in call.args] + [(f"{each.arg}=", each.value) for each in call.keywords]
+        lines = [f"{indent}    {name}{ast.get_source_segment(text, node)},\n" for name, node in named]
+        return f"{before}{self.target}(\n{''.join(lines)}{indent}){after}\n"
 
     @property
     def block(self) -> Block | None:
@@ -119,98 +145,20 @@ def list_widths(slot: str, model: ModelSettings) -> tuple[int, ...]:
     return model.widths
 
 
-_RESIDUAL = '''
-import torch.nn as nn
-
-
-class PreActResidual(nn.Module):
-    """Norm, activation, convolution, twice, added to the input: He et al. 2016, arXiv:1603.05027."""
-
-    def __init__(self, channels, norm_activation, conv):
-        super().__init__()
-        self.norm1 = norm_activation(channels)
-        self.conv1 = conv(channels, channels, 3)
-        self.norm2 = norm_activation(channels)
-        self.conv2 = conv(channels, channels, 3)
-
-    def forward(self, x):
-        return x + self.conv2(self.norm2(self.conv1(self.norm1(x))))
-'''
-
-_WHITENING = '''
-import torch
-import torch.nn as nn
-
-
-class WhiteningStem(nn.Module):
-    """Patches of the images without their correlations, and a convolution if one is given: Page 2018; Jordan 2024,
-    arXiv:2404.00498, section 3.2. The filters, with both signs, are measured on the first batch of training, and stay;
-    without a convolution, they are the strongest of 2 x 2 pixels where these are enough, else of 3 x 3.
-    """
-
-    def __init__(self, in_channels, out_channels, activation=None, conv=None):
-        super().__init__()
-        self.side = 2 if conv is None and out_channels <= 8 * in_channels else 3
-        self.filters = out_channels // 2 if conv is None else self.side**2 * in_channels
-        self.whiten = nn.Conv2d(in_channels, 2 * self.filters, self.side, padding=1, bias=False)
-        self.whiten.weight.requires_grad_(False)
-        self.after = nn.Identity()
-        if conv is not None:
-            self.after = nn.Sequential(activation(), conv(2 * self.filters, out_channels, 3))
-        self.register_buffer("measured", torch.tensor(False))
-        self.asks = True  # looking at the buffer would make every step wait for an accelerator
-
-    def forward(self, x):
-        if self.training and self.asks:
-            self.asks = False
-            if not self.measured:
-                self.measure(x)
-        return self.after(self.whiten(x)[..., : x.shape[-2], : x.shape[-1]])
-
-    @torch.no_grad()
-    def measure(self, x):
-        stride = min(x.shape[-2:]) // 32 or 1  # enough of large images
-        patches = nn.functional.unfold(x.detach().float(), self.side, stride=stride).transpose(1, 2).flatten(0, 1)
-        patches = patches - patches.mean(0)
-        with torch.autocast(x.device.type, enabled=False):
-            covariance = patches.T @ patches / len(patches)
-        variances, directions = torch.linalg.eigh(covariance.cpu().double())
-        filters = (directions / torch.sqrt(variances.clamp(min=0) + 5e-4)).T.reshape(-1, *self.whiten.weight.shape[1:])
-        filters = filters[-self.filters :]  # those of the largest variances come last
-        self.whiten.weight.copy_(torch.cat([filters, -filters]))
-        self.measured.fill_(True)
-'''
-
-_MAX_HEAD = '''
-import torch.nn as nn
-
-
-class MaxHead(nn.Module):
-    """The largest value of each channel, then a linear layer, scaled down as in Jordan 2024, arXiv:2404.00498."""
-
-    def __init__(self, channels, classes, scale=0.25):
-        super().__init__()
-        self.linear = nn.Linear(channels, classes)
-        self.scale = scale
-
-    def forward(self, x):
-        return self.linear(x.amax((-2, -1))) * self.scale
-'''
-
 NONE = "none"
 
 #: The name that leaves one of these two slots empty.
 EMPTY_SLOTS = ("attention", "stochastic_depth")
 
-#: Built-in parts of torch and torchvision by slot, and three parts of our own: target, arguments, code.
-_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
+#: Built-in parts by slot, target and arguments: of torch and torchvision, and three classes whose text is in `parts`.
+_PARTS: dict[str, dict[str, tuple[str, str]]] = {
     "stem": {
         "conv3x3": ("make_conv", "in_channels, out_channels, 3"),
         "patch2": ("nn.Sequential", "nn.PixelUnshuffle(2), make_conv(4 * in_channels, out_channels, 3)"),
-        "whitening": ("WhiteningStem", "in_channels, out_channels, make_activation, make_conv", _WHITENING),
-        "whitened_patches": ("WhiteningStem", "in_channels, out_channels", _WHITENING),
+        "whitening": ("WhiteningStem", "in_channels, out_channels, make_activation, make_conv"),
+        "whitened_patches": ("WhiteningStem", "in_channels, out_channels"),
     },
-    "residual": {"preact_basic": ("PreActResidual", "channels, make_norm_activation, make_conv", _RESIDUAL)},
+    "residual": {"preact_basic": ("PreActResidual", "channels, make_norm_activation, make_conv")},
     "attention": {},
     "downsample": {
         "strided_conv": ("make_conv", "channels, out_channels, 3, stride=2"),
@@ -226,16 +174,20 @@ _PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "stochastic_depth": {"torchvision": ("StochasticDepth", 'rate, mode="row"')},
     "head": {
         "linear": ("nn.Sequential", "nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)"),
-        "max_linear": ("MaxHead", "channels, classes", _MAX_HEAD),
+        "max_linear": ("MaxHead", "channels, classes"),
     },
 }
 _IMPORTS = {"StochasticDepth": ("from torchvision.ops import StochasticDepth",)}  # for targets outside of torch.nn
 
+_OWN = {
+    path.name.partition(".")[0]: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("parts/*.txt")
+}
+
 #: The built-in fillers of each slot; their code is emitted only if used.
 BUILT_IN = {
     slot: {
-        use: Filler(use, target, (build,), "".join(code), imports=_IMPORTS.get(target, ()))
-        for use, (target, build, *code) in parts.items()
+        use: Filler(use, target, (build,), _OWN.get(target, ""), imports=_IMPORTS.get(target, ()))
+        for use, (target, build) in parts.items()
     }
     for slot, parts in _PARTS.items()
 }

@@ -5,17 +5,17 @@ is here, and take seconds less without it.
 """
 
 import contextlib
-import json
 import os
+import shutil
 import stat
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from lemur_core.files import Json
 from lemur_core.files.figures import BLUE, ORANGE, save_figure
@@ -52,36 +52,34 @@ class TrainingJob:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingReport:
-    """The answer of the job: how it ended, and its figures as far as it came.
-
-    A figure that is None has no value, or was not reached; the files of the run say more in the second case.
-    """
-
-    status: Literal["ok", "diverged", "out_of_memory", "timeout", "error"]
-    error: str | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    parameters: int | None = None
-    images_seen: int | None = None
-    flop: int | None = None
-    train_loss: float | None = None
-    val_accuracy: float | None = None
-    test_accuracy: float | None = None
-    train_seconds: float | None = None
-    data_seconds: float | None = None
-    device: str | None = None
-    precision: Literal["float32", "bfloat16"] | None = None
-    weights_sha256: str | None = None
-    notes: tuple[str, ...] = ()  # lines for the user
-
-
 Number = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
 _MAX_TEXT = 16 * 2**20
-_CHUNK = 1 << 20
 _LOOK_SECONDS = 0.5
 _LOOKS = ((BLUE, "--"), (ORANGE, "-"))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """The figures of a run as far as it came: while it runs, in the file `PROGRESS`; how it ended, as its answer.
+
+    A figure that is None has no value, or was not reached.
+    """
+
+    status: Literal["running", "ok", "diverged", "out_of_memory", "timeout", "error"] = "running"
+    error: str | None = None
+    steps: Count = 0
+    parameters: Count | None = None
+    images_seen: Count | None = None
+    flop: Count | None = None
+    test_accuracy: Ratio | None = None
+    train_seconds: Seconds = 0.0
+    data_seconds: Seconds = 0.0
+    images_per_second: Seconds = 0.0
+    device: str | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    weights_sha256: str | None = None
+    notes: tuple[str, ...] = ()  # lines for the user
 
 
 class EpochFigures(Record):
@@ -96,18 +94,6 @@ class EpochFigures(Record):
     val_accuracy: Ratio | None
     seconds: Seconds = Field(description="of the steps, their data included")
     data_seconds: Seconds
-
-
-class StepFigures(Record):
-    """The last progress that a run reported."""
-
-    steps: int = Field(default=0, ge=0)
-    images_per_second: Number = 0.0
-    parameters: int | None = Field(default=None, ge=0)
-    images_seen: int | None = Field(default=None, ge=0)
-    flop: int | None = Field(default=None, ge=0)
-    train_seconds: Seconds = 0.0
-    data_seconds: Seconds = 0.0
 
 
 def open_plain(folder: Path, name: str) -> BinaryIO | None:
@@ -128,6 +114,28 @@ def open_plain(folder: Path, name: str) -> BinaryIO | None:
     return os.fdopen(number, "rb")
 
 
+def read_plain(folder: Path, name: str) -> bytes:
+    """Read such a file, at most 16 MiB of it; empty if there is none."""
+    source = open_plain(folder, name)
+    if source is None:
+        return b""
+    with source:
+        return source.read(_MAX_TEXT)
+
+
+def copy_plain(folder: Path, name: str, target: Path, most: int) -> bool:
+    """Copy such a file; return False if it does not exist or has more than `most` bytes."""
+    source = open_plain(folder, name)
+    if source is None:
+        return False
+    with source:
+        if os.fstat(source.fileno()).st_size > most:
+            return False
+        with target.open("wb") as file:
+            shutil.copyfileobj(source, file)
+    return True
+
+
 def read_record(folder: Path) -> TrainingRecord:
     """Read the record in the folder of a run. Raises: OSError, or ValueError if it is not a record."""
     return TrainingRecord.model_validate_json(read_bytes(folder / RECORD))
@@ -136,9 +144,9 @@ def read_record(folder: Path) -> TrainingRecord:
 def read_history(folder: Path) -> list[EpochFigures]:
     """Read the epochs so far, in order; stops at the first line that is invalid or out of order."""
     epochs: list[EpochFigures] = []
-    for line in _read(folder, HISTORY).splitlines():
+    for line in read_plain(folder, HISTORY).splitlines():
         try:
-            epoch = EpochFigures.model_validate(loads_or_none(line))
+            epoch = EpochFigures.model_validate_json(line)
         except ValidationError:
             break
         if epoch.epoch != len(epochs) + 1:
@@ -147,49 +155,12 @@ def read_history(folder: Path) -> list[EpochFigures]:
     return epochs
 
 
-def read_progress(folder: Path) -> StepFigures:
+def read_progress(folder: Path) -> TrainingReport:
     """Read the progress of the run; all zero if it cannot be read."""
     try:
-        data = loads_or_none(_read(folder, PROGRESS)).items()
-        return StepFigures.model_validate({name: value for name, value in data if name in StepFigures.model_fields})
-    except (ValidationError, AttributeError):  # AttributeError: it is not an object
-        return StepFigures()
-
-
-def copy_plain(folder: Path, name: str, target: Path, most: int) -> bool:
-    """Copy a file that foreign code wrote; return False if it does not exist or has more than `most` bytes."""
-    source = open_plain(folder, name)
-    if source is None:
-        return False
-    with source, target.open("wb") as file:
-        for chunk in _chunks(source, most):
-            file.write(chunk)
-        whole = not source.read(1)
-    if not whole:
-        target.unlink()
-    return whole
-
-
-def _chunks(source: BinaryIO, most: int) -> Iterator[bytes]:
-    while most > 0 and (chunk := source.read(min(_CHUNK, most))):
-        most -= len(chunk)
-        yield chunk
-
-
-def _read(folder: Path, name: str) -> bytes:
-    source = open_plain(folder, name)
-    if source is None:
-        return b""
-    with source:
-        return b"".join(_chunks(source, _MAX_TEXT))
-
-
-def loads_or_none(text: bytes) -> Any:
-    """Parse JSON; return None if it is invalid."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+        return TypeAdapter(TrainingReport).validate_json(read_plain(folder, PROGRESS))
+    except ValidationError:
+        return TrainingReport()
 
 
 @contextlib.contextmanager

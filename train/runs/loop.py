@@ -818,13 +818,9 @@ class Loop:
 
     def figures(self) -> Json:
         """Return the progress of the run."""
-        last = self.history[-1] if self.history else {}
         return {
-            "epochs": len(self.history),
             "steps": self.steps,
             "parameters": self._parameters,
-            "train_loss": last.get("train_loss"),
-            "val_accuracy": last.get("val_accuracy"),
             "train_seconds": self.train_seconds,
             "data_seconds": self.data_seconds,
             "images_seen": self.images_seen,

@@ -1,55 +1,30 @@
-"""Export finished training runs to LEMUR: as files of a checkout or as rows of its database, with the same trials.
+"""Register finished training runs in LEMUR's database, with the trials that `train.runs.run_folder` describes.
 
-    ab/nn/nn/NN.py
-    ab/nn/stat/train/img-classification_cifar-10_acc_NN/EPOCH.json
-
-Each epoch with an accuracy is a trial; its file has a list with one entry. A trial has `accuracy`, `duration`
-(nanoseconds since the start of training), `uid`, and hyperparameters: those of the run, `batch` and `transform`. Four
-more have no equivalent in LEMUR: `accuracy_on` (LEMUR always measures on the test images, which are read here only
-after the last epoch), `data`, `seed` and `recipe`, the digest of the training recipe; with the network's own `learn`,
-LEMUR's trainer would get other figures. Our durations exclude evaluation, LEMUR's include it.
-
-A database has tables of code (`nn`, `metric`, `transform`: name, code, id), hyperparameters (`prm`: uid, name, value)
-and trials (`stat`). The id of code is its digest; that of a trial is the digest of its whole content, so existing
+It has tables of code (`nn`, `metric`, `transform`: name, code, id), hyperparameters (`prm`: uid, name, value) and
+trials (`stat`). The id of code is its digest; that of a trial is the digest of its whole content, so existing
 entries are recognized. The package declares foreign keys but cannot enforce them (`prm` is referenced by a column that
 is not unique), so this module ensures that every name in a trial exists in its table. If a database has no code for the
 metric or a transform, an equivalent one of ours is added.
 
-Source: `train_n_eval` in `ab/nn/util/Train.py`, `ab/nn/util/db/Calc.py`, `Init.py` and `Write.py` of
-https://github.com/ABrain-One/nn-dataset, 2.1.0
+Source: `ab/nn/util/db/Calc.py`, `Init.py` and `Write.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
-import hashlib
-import json
-import math
+import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lemur_core.files import Json
+from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
-from lemur_core.sandbox.server.received import INTEGERS
-from manifests.folders.kinds import Verifier
 from manifests.folders.manifest import FILE_NAME
 from manifests.folders.reading import CHECK_ERRORS, read_text
-from manifests.records import TrainingRecord, drop_outcomes
-from train.model.contract import check_contract, lemur_digest, lemur_name, transform_module
-from train.runs.job import NET, EpochFigures, read_history, read_record
-
-#: Folder below that of a run: files to copy into a LEMUR checkout unchanged.
-LEMUR = "lemur"
-_CODES = Path("ab", "nn", "nn")
-_TRIALS = Path("ab", "nn", "stat", "train")
-TASK, DATASET, METRIC = "img-classification", "cifar-10", "acc"
-
-#: Fields that are not part of a trial's uid.
-_OUTCOMES = frozenset({"uid", "duration", "accuracy", "epoch"})
-
-#: Data whose accuracies may be stored under LEMUR's name of CIFAR-10.
-REAL_IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
+from train.model.contract import lemur_digest, lemur_name, transform_module
+from train.runs.job import NET, read_history, read_record
+from train.runs.run_folder import DATASET, METRIC, OUTCOMES, TASK, build_trials, verify, why_refused
 
 _CODE_TABLES = ("nn", "transform", "metric")
 _REFERENCES = (*_CODE_TABLES, "prm")
@@ -98,85 +73,6 @@ def create_metric(out_shape=None):
 '''
 
 
-Trial = Json
-
-
-def check_storable(prm: Mapping[str, object]) -> None:
-    """Raise UserError unless LEMUR can store these hyperparameters; the message names the first that it cannot."""
-    for name, value in prm.items():
-        is_number = math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and value in INTEGERS
-        if not is_number and not isinstance(value, str):
-            raise UserError(f"prm: {name} is {value!r}; LEMUR stores only numbers and strings")
-
-
-def read_training_values(recipe: Json) -> Trial:
-    """Return the values that a recipe trains with, under LEMUR's names; they override a network's hyperparameters."""
-    training, augmentation = recipe["training"], recipe["augmentation"]
-    used = {
-        "batch": training["batch_size"],
-        "lr": training["learning_rate"],
-        "transform": "norm_flip" if augmentation["flip"] else "norm",
-    }
-    return used if training["optimizer"] == "adamw" else used | {"momentum": training["momentum"]}
-
-
-def why_refused(record: TrainingRecord, code: str, history: Sequence[EpochFigures]) -> str:
-    """Return the reason why LEMUR does not accept a run; empty for a complete run on real CIFAR-10."""
-    if record.status != "ok":
-        why = f": {record.error}" if record.error else ""
-        return f"the run ended with status {record.status}{why}; only complete runs can be registered"
-    if record.data not in REAL_IMAGES:
-        return f"trained on {record.data}; only runs on real CIFAR-10 can be registered"
-    if hashlib.sha256(code.encode()).hexdigest() != record.code_sha256:
-        return "the code is not that of this run (its SHA-256 differs from the record's)"
-    if fault := check_contract(code):
-        return f"does not meet LEMUR's contract: {fault}"
-    if len(history) != record.epochs:
-        return f"the history has {len(history)} epochs, the record {record.epochs}"
-    if not build_trials(record, history):
-        return "the run has no accuracy, on held-out or test images"
-    try:
-        check_storable(json.loads(record.prm))
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-def build_trials(record: TrainingRecord, history: Sequence[EpochFigures]) -> dict[int, Trial]:
-    """Return the trial of each epoch that has an accuracy."""
-    prm: Trial = json.loads(record.prm) | read_training_values(json.loads(record.recipe))
-    prm |= {"data": record.data, "seed": record.seed, "recipe": record.recipe_sha256}
-    prm = {name: value for name, value in drop_outcomes(prm).items() if name not in _OUTCOMES}
-    trials: dict[int, Trial] = {}
-    elapsed = 0.0
-    for figures in history:
-        elapsed += figures.seconds
-        accuracy, measured = figures.val_accuracy, "held-out training images"
-        if figures.epoch == record.epochs and record.test_accuracy is not None:
-            accuracy, measured = record.test_accuracy, "test images"
-        if accuracy is not None:
-            # Sorted, as LEMUR prints them: the digest of the printed text is the id.
-            used = dict(sorted((prm | {"accuracy_on": measured}).items()))
-            outcome = {"uid": lemur_digest(used), "accuracy": accuracy, "duration": round(elapsed * 1e9)}
-            trials[figures.epoch] = dict(sorted((used | outcome).items()))
-    return trials
-
-
-def write_lemur_files(
-    folder: Path, record: TrainingRecord, code: str, history: Sequence[EpochFigures]
-) -> tuple[Path, ...]:
-    """Write the LEMUR files of an acceptable run (see `why_refused`) below a folder. Returns: the code's file first."""
-    name = lemur_name(code, record.name)
-    stats = folder / _TRIALS / "_".join((TASK, DATASET, METRIC, name))
-    texts = {folder / _CODES / f"{name}.py": code}
-    for epoch, trial in build_trials(record, history).items():
-        texts[stats / f"{epoch}.json"] = json.dumps([trial], indent=4)
-    for file, text in texts.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8", newline="")
-    return tuple(texts)
-
-
 @dataclass(frozen=True, slots=True)
 class RegistrationCounts:
     """Counts of added and of existing trials, and one line for each run that failed, with the reason."""
@@ -186,52 +82,59 @@ class RegistrationCounts:
     failed: tuple[str, ...]
 
 
-def register(db: Path, runs: Sequence[Path], verify: Verifier) -> RegistrationCounts:
-    """Add the trials of runs, in folders written by `lemur train run`, to a LEMUR database; a new file is initialized.
+def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> RegistrationCounts:
+    """Add the trials of runs to a LEMUR database (nn-dataset 2.1.0). Adding them again changes nothing.
 
-    Each run is added completely or not at all. Adding a run twice has no effect.
+    Each run is added completely or not at all.
 
-    Raises: UserError if the database cannot be opened or written, or is not one of LEMUR's.
+    Args:
+        runs: runs, or their folders.
+        db: an SQLite database; it is created if it does not exist.
+
+    Returns:
+        How many trials were added, how many were in it already, and one line for each run that was refused.
+
+    Raises:
+        UserError: if the database cannot be opened or written, or is not one of LEMUR's.
+
+    Example:
+        ```python
+        from train import register
+
+        result = register(run, db="lemur.db")
+        print(result.added, result.failed)
+        ```
     """
-    added = present = 0
-    outcomes = [_read_run(run, verify) for run in runs]
+    path, added, present = Path(db), 0, 0
+    outcomes = [_read_run(Path(run)) for run in ([runs] if isinstance(runs, str | os.PathLike) else runs)]
     failed = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    if failed and len(failed) == len(runs):
+    if failed and len(failed) == len(outcomes):
         return RegistrationCounts(0, 0, tuple(failed))
-    with _open(db) as database:
+    with _open(path) as database:
         for outcome in outcomes:
             if isinstance(outcome, str):
                 continue
-            with _transaction(database, db):
-                if _add_code(database, "nn", outcome.name, outcome.code) != outcome.code:
-                    other = f"the database has other code under the name {outcome.name}"
-                    failed.append(f"{outcome.folder / NET}: {other}")
+            folder, name, code, trials = outcome
+            with _transaction(database, path):
+                if _add_code(database, "nn", name, code) != code:
+                    failed.append(f"{folder / NET}: the database has other code under the name {name}")
                     continue
-                new = [_add_trial(database, outcome.name, epoch, trial) for epoch, trial in outcome.trials.items()]
+                new = [_add_trial(database, name, epoch, trial) for epoch, trial in trials.items()]
             added, present = added + sum(new), present + len(new) - sum(new)
     return RegistrationCounts(added, present, tuple(failed))
 
 
-@dataclass(frozen=True, slots=True)
-class _FinishedRun:
-    folder: Path
-    name: str
-    code: str
-    trials: dict[int, Trial]
-
-
-def _read_run(folder: Path, verify: Verifier) -> _FinishedRun | str:
-    """Read a run for LEMUR, or return the reason why it is refused; a run with changed files is refused."""
+def _read_run(folder: Path) -> tuple[Path, str, str, dict[int, Json]] | str:
+    """Return folder, name, code and trials of a run, or the reason why it is refused: changed files are one."""
     if (folder / FILE_NAME).is_file():
         wrong = next((check for check in verify(folder) if not check.ok), None)
         if wrong is not None:
             return f"{folder}: {wrong.name}: {wrong.detail}; it was changed after training: train it again"
     try:
-        record, code = read_record(folder), read_text(folder / NET)
-        history = read_history(folder)
+        record, code, history = read_record(folder), read_text(folder / NET), read_history(folder)
         if reason := why_refused(record, code, history):
             return f"{folder}: {reason}"
-        return _FinishedRun(folder, lemur_name(code, record.name), code, build_trials(record, history))
+        return folder, lemur_name(code, record.name), code, build_trials(record, history)
     except CHECK_ERRORS:
         return f"{folder}: is not the folder of a complete training run; pass one written by `lemur train run`"
 
@@ -314,7 +217,7 @@ def _create(database: sqlite3.Connection) -> None:
         database.execute(f"CREATE INDEX idx_{name} ON stat ({name})")
 
 
-def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Trial) -> bool:
+def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Json) -> bool:
     """Add a trial, with the id and rows that the package would write; return whether it was new."""
     transform, uid = trial["transform"], trial["uid"]
     _add_code(database, "metric", METRIC, _ACCURACY)
@@ -323,7 +226,7 @@ def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Tr
     if database.execute("SELECT 1 FROM stat WHERE id = ?", (lemur_digest(values),)).fetchone():
         return False
     for name, value in trial.items():
-        if name not in _OUTCOMES:
+        if name not in OUTCOMES:
             row = (uid, name, value)
             if not database.execute("SELECT 1 FROM prm WHERE uid = ? AND name = ? AND value = ?", row).fetchone():
                 database.execute("INSERT INTO prm (uid, name, value) VALUES (?, ?, ?)", row)

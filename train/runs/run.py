@@ -6,32 +6,45 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from lemur_core.files.atomic import atomic_folder
+from lemur_core.files.atomic import PathLike, atomic_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.progress import note
+from lemur_core.files.progress import hide_progress, note
 from lemur_core.sandbox import PRELOAD as COMMON
 from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.server.processes import remove_folder
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from manifests.folders.manifest import Stopwatch
+from manifests.folders.checks import Check
+from manifests.folders.manifest import Manifest, Stopwatch, read_manifest
 from manifests.records import TrainingRecord
 from train.data import Cifar10, count_images
-from train.model.recipe import Network, Recipe
-from train.runs.job import TrainingJob, TrainingReport, read_history, read_progress, watching
-from train.runs.register import LEMUR, REAL_IMAGES, check_storable, read_training_values, why_refused, write_lemur_files
+from train.model.recipe import Network, Recipe, to_recipe
+from train.runs.job import (
+    NET,
+    WEIGHTS,
+    EpochFigures,
+    TrainingJob,
+    TrainingReport,
+    read_history,
+    read_progress,
+    read_record,
+    watching,
+)
 from train.runs.resources import LIBRARIES
 from train.runs.resources import Resources as Resources
 from train.runs.run_folder import (
+    REAL_IMAGES,
     can_resume,
     canonical_json,
+    check_storable,
     find_finished,
     own_scratch,
+    read_training_values,
+    result_text,
+    verify,
     write_result,
     write_run_manifest,
 )
@@ -155,8 +168,22 @@ def train_once(
     with own_scratch(out, key) as scratch:
         if done := len(read_history(scratch)):
             tell(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
-        payload = asdict(_build_job(run, resources, key))
-        job = Job(str(out), TRAIN.guest, payload, resources.limits(), scratch=str(scratch.resolve()))
+        payload = TrainingJob(
+            code=run.network.code,
+            prm=dict(run.network.prm),
+            recipe=run.recipe.to_json(),
+            seed=run.seed,
+            data=str(run.data.folder),
+            held_out=run.held_out,
+            images=run.image_count,
+            tested=run.tested,
+            device=resources.device,
+            threads=resources.threads or 1,
+            time_limit=resources.time_limit,
+            step_limit=resources.step_limit,
+            key=key,
+        )
+        job = Job(str(out), TRAIN.guest, asdict(payload), resources.limits(), scratch=str(scratch.resolve()))
         batch, epochs = min(run.recipe.training.batch_size, run.image_count), run.recipe.training.epochs
         size = (epochs, epochs * (run.image_count // batch), batch)
         watched = contextlib.nullcontext() if quiet else watching(scratch.resolve(), name, *size)
@@ -166,6 +193,8 @@ def train_once(
         ):
             (outcome,) = opened.run([job])
         report = TRAIN.read(outcome).answer
+        if report is not None and report.status == "running":
+            report = None
         for line in report.notes if report else ():
             tell(f"{name}: {line[:300]}")
         record = _record(run, identity, scratch, outcome, report, resources)
@@ -174,34 +203,13 @@ def train_once(
         try:
             with atomic_folder(out, force=True) as result:
                 digest = report.weights_sha256 if report else None
-                write_result(result, scratch, run.network.code, record, identity, digest)
-                history = read_history(result)
-                if not of_study and not why_refused(record, run.network.code, history):
-                    write_lemur_files(result / LEMUR, record, run.network.code, history)
+                write_result(result, scratch, run.network.code, record, identity, digest, of_study=of_study)
                 write_run_manifest(result, record, identity, run.data, library, watch, page=not of_study)
         except OSError as error:
             reason = f"{out}: the result cannot be written: {error.strerror}"
             raise UserError(f"{reason}; fix that, then run the same command again to resume") from error
         remove_folder(scratch)
     return record
-
-
-def _build_job(run: TrainingRun, resources: Resources, key: str) -> TrainingJob:
-    return TrainingJob(
-        code=run.network.code,
-        prm=dict(run.network.prm),
-        recipe=run.recipe.to_json(),
-        seed=run.seed,
-        data=str(run.data.folder),
-        held_out=run.held_out,
-        images=run.image_count,
-        tested=run.tested,
-        device=resources.device,
-        threads=resources.threads or 1,
-        time_limit=resources.time_limit,
-        step_limit=resources.step_limit,
-        key=key,
-    )
 
 
 def _record(
@@ -213,37 +221,31 @@ def _record(
     resources: Resources,
 ) -> TrainingRecord:
     """Build the record from the process's report, else from its files; foreign code may have tampered with both."""
-    known = {
-        "name": run.network.name,
-        "ingredients": run.network.ingredients,
-        **{key: value for key, value in identity.items() if key not in _NOT_RECORDED},
-        "recipe": run.network.training_recipe(run.recipe),
-        "data": run.data.label,
-        "peak_bytes": outcome.peak_bytes,
-    }
-    history, now = read_history(scratch), read_progress(scratch)
+    history, figures = read_history(scratch), report or read_progress(scratch)
     last = history[-1] if history else None
-    left = {
-        "epochs": len(history),
-        "steps": max(now.steps, last.steps if last else 0),
-        "parameters": now.parameters,
-        "images_seen": now.images_seen,
-        "flop": now.flop,
-        "train_loss": last.train_loss if last else None,
-        "val_accuracy": last.val_accuracy if last else None,
-        "train_seconds": max(now.train_seconds, sum(epoch.seconds for epoch in history)),
-        "data_seconds": max(now.data_seconds, sum(epoch.data_seconds for epoch in history)),
-        "device": f"{resources.device}, {resources.threads} threads",
-        "precision": "float32",
-        "test_accuracy": None,
-    }
-    if report is not None:
-        reached = {name: value for name in left if (value := getattr(report, name)) is not None}
-        ended = {"status": report.status, "error": report.error}
-        with contextlib.suppress(ValidationError):  # a loss that is not a number, an accuracy of 2
-            return TrainingRecord.model_validate({**known, **left, **reached, **ended})
-    status, error = _judge(outcome, resources.step_limit)
-    return TrainingRecord.model_validate({**known, **left, "status": status, "error": error})
+    status, error = _judge(outcome, resources.step_limit) if report is None else (report.status, report.error)
+    reached = ("parameters", "images_seen", "flop", "precision")
+    return TrainingRecord.model_validate(
+        {
+            **{name: getattr(figures, name) for name in reached},
+            **{key: value for key, value in identity.items() if key not in _NOT_RECORDED},
+            "name": run.network.name,
+            "status": status,
+            "error": error,
+            "ingredients": run.network.ingredients,
+            "recipe": run.network.training_recipe(run.recipe),
+            "data": run.data.label,
+            "epochs": len(history),
+            "steps": max(figures.steps, last.steps if last else 0),
+            "train_loss": last.train_loss if last else None,
+            "val_accuracy": last.val_accuracy if last else None,
+            "test_accuracy": report and report.test_accuracy,
+            "train_seconds": max(figures.train_seconds, sum(epoch.seconds for epoch in history)),
+            "data_seconds": max(figures.data_seconds, sum(epoch.data_seconds for epoch in history)),
+            "peak_bytes": outcome.peak_bytes,
+            "device": figures.device or f"{resources.device}, {resources.threads} threads",
+        }
+    )
 
 
 def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
@@ -262,3 +264,140 @@ def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- the Python interface ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Run:
+    """Open a folder that `train` wrote. A run is a path, too: pass it wherever a folder is expected.
+
+    Attributes:
+        folder: the folder of the run.
+        record: what was trained, on which data, how, and the result.
+
+    Args:
+        folder: a finished training run.
+
+    Raises:
+        UserError: if the folder is not a training run.
+
+    Example:
+        ```python
+        from train import Run
+
+        run = Run("runs/plain")
+        print(run.record.status, run.record.test_accuracy, len(run.history))
+        assert all(check.ok for check in run.verify())
+        ```
+    """
+
+    folder: Path
+    record: TrainingRecord = field(compare=False)
+
+    def __init__(self, folder: PathLike) -> None:
+        object.__setattr__(self, "folder", Path(folder))
+        try:
+            object.__setattr__(self, "record", read_record(self.folder))
+        except (OSError, ValueError) as error:
+            detail = str(error).splitlines()[0]
+            raise UserError(
+                f"{folder}: is not a training run: {detail}; give a folder that `lemur train run` wrote"
+            ) from error
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        record = self.record
+        return f"<Run {self.folder} {record.name}, seed {record.seed}: {result_text(record)}>"
+
+    @property
+    def ok(self) -> bool:
+        """Return True if the run came to its end; `record.status` and `record.error` state why it did not."""
+        return self.record.status == "ok"
+
+    @property
+    def manifest(self) -> Manifest:
+        """Return the manifest: how the run was produced, with digests of all files."""
+        return read_manifest(self.folder)
+
+    @property
+    def history(self) -> tuple[EpochFigures, ...]:
+        """Return the figures of each epoch."""
+        return tuple(read_history(self.folder))
+
+    @property
+    def code(self) -> str:
+        """Return the file of the network."""
+        return (self.folder / NET).read_text(encoding="utf-8")
+
+    @property
+    def weights(self) -> Path:
+        """Return the file of the weights. Foreign code wrote it: read it with `torch.load(..., weights_only=True)`."""
+        return self.folder / WEIGHTS
+
+    def verify(self) -> tuple[Check, ...]:
+        """Return all checks of the folder: its files, record and manifest state the same."""
+        return tuple(verify(self.folder))
+
+
+def train(
+    network: Network,
+    *,
+    data: PathLike | Cifar10,
+    out: PathLike | None = None,
+    seed: int = 0,
+    recipe: Recipe | PathLike | None = None,
+    library: PathLike | None = None,
+    held_out: int = 5000,
+    images: int | None = None,
+    resources: Resources | None = None,
+    force: bool = False,
+    progress: bool = False,
+) -> Run:
+    """Train a network on CIFAR-10, and evaluate it once on the test images after the last epoch.
+
+    An interrupted run continues after its last complete epoch when it is called again; a complete one is not trained
+    again.
+
+    Args:
+        network: the network; its code is run in the sandbox only.
+        data: CIFAR-10 in any of its forms, or `synthetic[:COUNT]` for smoke tests.
+        out: the folder to write; `runs/NAME-seedSEED` by default.
+        seed: of weights, order and augmentation.
+        recipe: how to train; that of the network by default, else the recipe `plain`.
+        library: the extraction that holds the blocks of the network, which the manifest then names.
+        held_out: training images to validate on; 0 trains on all.
+        images: how many of the other images to train on; all by default.
+        resources: threads, device, memory and time limits, and whether to run without the sandbox.
+        force: replace another run in `out`, or train the same one again if it failed.
+        progress: show progress on stderr.
+
+    Returns:
+        The run. A run that failed is returned, too: see `Run.ok`.
+
+    Raises:
+        UserError: if the data cannot be read, or `out` holds something else or cannot be written; or if the run was
+            interrupted by its time limit, so that the same call continues it.
+
+    Example:
+        ```python
+        from train import train
+
+        run = train(network, data="synthetic:320", out="runs/plain", seed=0, held_out=64)
+        print(run.ok, run.record.test_accuracy)
+        ```
+    """
+    from train.data.sources import open_data  # here: who reads a folder of a run must not wait for it
+
+    wanted = to_recipe(recipe or network.recipe or "plain")
+    folder = Path("runs") / f"{network.name}-seed{seed}" if out is None else Path(out)
+    with hide_progress(unless=progress):
+        run = TrainingRun(network, wanted, seed, open_data(data), held_out, images)
+        blocks, limits = None if library is None else Path(library), resources or Resources()
+        record = train_once(run, folder, resources=limits, force=force, library=blocks, quiet=not progress)
+    if not (folder / NET).is_file():
+        raise UserError(f"{folder}: {record.status}: {record.error}; the same call continues the run")
+    return Run(folder)

@@ -1,22 +1,50 @@
-"""The folder of a finished training run. While it runs, its checkpoint and figures are in the cache."""
+"""The folder of a finished training run: its files, those for LEMUR among them, its page, and what is shown of it.
+
+While it runs, its checkpoint and figures are in the cache. No code in a finished folder is executed, and no weights are
+loaded.
+
+LEMUR gets a run as files of a checkout, or as rows of its database (`train.runs.register`), with the same trials:
+
+    ab/nn/nn/NN.py
+    ab/nn/stat/train/img-classification_cifar-10_acc_NN/EPOCH.json
+
+Each epoch with an accuracy is a trial; its file has a list with one entry. A trial has `accuracy`, `duration`
+(nanoseconds since the start of training), `uid`, and hyperparameters: those of the run, `batch` and `transform`. Four
+more have no equivalent in LEMUR: `accuracy_on` (LEMUR always measures on the test images, which are read here only
+after the last epoch), `data`, `seed` and `recipe`, the digest of the training recipe; with the network's own `learn`,
+LEMUR's trainer would get other figures. Our durations exclude evaluation, LEMUR's include it.
+
+Source: `train_n_eval` in `ab/nn/util/Train.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
+"""
 
 import contextlib
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import check_ours, check_writable, hold_lock
+from lemur_core.files.atomic import check_ours, check_writable, hold_lock, sha256_file
 from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UserError, missing_name
 from lemur_core.files.markdown import count, plural
 from lemur_core.files.progress import note
+from lemur_core.sandbox.server.received import INTEGERS
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, finish, link, table
-from manifests.folders.kinds import Folder, Kind, lines_text, verify_folder
+from manifests.folders.kinds import (
+    Folder,
+    FolderLink,
+    FoundItem,
+    Kind,
+    ListedItem,
+    describe_inlined,
+    lines_text,
+    verify_folder,
+)
 from manifests.folders.manifest import (
     FILE_NAME,
     Input,
@@ -28,11 +56,12 @@ from manifests.folders.manifest import (
     package_versions,
     write_manifest,
 )
-from manifests.folders.reading import read_bytes, read_json, read_text
-from manifests.provenance import find_inlined_blocks
-from manifests.records import Ingredient, TrainingRecord
-from train.compose.library import open_library
+from manifests.folders.reading import READ_ERRORS, describe, read_bytes, read_json, read_text
+from manifests.provenance import Inlined, find_inlined_blocks
+from manifests.records import Ingredient, TrainingRecord, drop_outcomes
+from train.compose.candidates import open_library
 from train.data import Cifar10
+from train.model.contract import check_contract, lemur_digest, lemur_name
 from train.runs.job import (
     HISTORY,
     NET,
@@ -45,7 +74,6 @@ from train.runs.job import (
     read_history,
     read_record,
 )
-from train.runs.register import LEMUR, why_refused, write_lemur_files
 
 KIND = "run"
 IDENTITY, RECIPE, CURVES, RUNS = "run.json", "recipe.json", "curves.png", "runs"
@@ -57,6 +85,14 @@ _STOPPED: dict[str, tuple[str, ...]] = {
     "error": ("ended by SIGKILL", "ended by SIGTERM", "the sandbox's server died"),
 }
 _MORE = {"out_of_memory": "; --memory gives it more", "timeout": "; --step-limit gives it longer"}
+
+#: Folder below that of a run: files to copy into a LEMUR checkout unchanged.
+LEMUR = "lemur"
+TASK, DATASET, METRIC = "img-classification", "cifar-10", "acc"
+#: Data whose accuracies may be stored under LEMUR's name of CIFAR-10.
+REAL_IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
+#: Fields that are not part of a trial's uid.
+OUTCOMES = frozenset({"uid", "duration", "accuracy", "epoch"})
 
 
 def read_identity(folder: Path) -> dict[str, object]:
@@ -122,25 +158,29 @@ def write_result(
     record: TrainingRecord,
     identity: Mapping[str, object],
     weights_sha256: str | None,
+    *,
+    of_study: bool = False,
 ) -> None:
     """Write the files of a finished run, except for the manifest, from those of its scratch folder."""
     history = read_history(scratch)[: record.epochs]
     if record.status == "ok" and not copy_plain(scratch, WEIGHTS, result / WEIGHTS, _MOST_WEIGHTS):
         weights_sha256 = None
     (result / NET).write_text(code, encoding="utf-8", newline="\n")
-    _write_files(result, record, identity, weights_sha256, history, drawn=bool(history))
+    _write_files(result, record, code, identity, weights_sha256, history, drawn=bool(history), of_study=of_study)
 
 
 def _write_files(
     folder: Path,
     record: TrainingRecord,
+    code: str,
     identity: Mapping[str, object],
     weights_sha256: str | None,
     history: Sequence[EpochFigures],
     *,
     drawn: bool,
+    of_study: bool,
 ) -> None:
-    """Write the files of a run that follow from its record, identity and history."""
+    """Write the files of a run that follow from its record, network, identity and history."""
     texts = {
         RECIPE: recipe_text(record),
         HISTORY: "".join(epoch.model_dump_json() + "\n" for epoch in history),
@@ -151,6 +191,8 @@ def _write_files(
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
     if drawn:
         draw_curves(history, f"{record.name}, seed {record.seed}, {record.data}", folder / CURVES)
+    if not of_study and not why_refused(record, code, history):
+        write_lemur_files(folder / LEMUR, record, code, history)
 
 
 def write_run_manifest(
@@ -294,6 +336,82 @@ def run_text(record: TrainingRecord, out: Path) -> str:
     return "\n".join([*lines, f"-> {out}"])
 
 
+# --- what LEMUR gets --------------------------------------------------------------------------------------------------
+
+
+def check_storable(prm: Mapping[str, object]) -> None:
+    """Raise UserError unless LEMUR can store these hyperparameters; the message names the first that it cannot."""
+    for name, value in prm.items():
+        is_number = math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and value in INTEGERS
+        if not is_number and not isinstance(value, str):
+            raise UserError(f"prm: {name} is {value!r}; LEMUR stores only numbers and strings")
+
+
+def read_training_values(recipe: Json) -> Json:
+    """Return the values that a recipe trains with, under LEMUR's names; they override a network's hyperparameters."""
+    training, augmentation = recipe["training"], recipe["augmentation"]
+    used = {
+        "batch": training["batch_size"],
+        "lr": training["learning_rate"],
+        "transform": "norm_flip" if augmentation["flip"] else "norm",
+    }
+    return used if training["optimizer"] == "adamw" else used | {"momentum": training["momentum"]}
+
+
+def why_refused(record: TrainingRecord, code: str, history: Sequence[EpochFigures]) -> str:
+    """Return the reason why LEMUR does not accept a run; empty for a complete run on real CIFAR-10."""
+    if record.status != "ok":
+        why = f": {record.error}" if record.error else ""
+        return f"the run ended with status {record.status}{why}; only complete runs can be registered"
+    if record.data not in REAL_IMAGES:
+        return f"trained on {record.data}; only runs on real CIFAR-10 can be registered"
+    if hashlib.sha256(code.encode()).hexdigest() != record.code_sha256:
+        return "the code is not that of this run (its SHA-256 differs from the record's)"
+    if fault := check_contract(code):
+        return f"does not meet LEMUR's contract: {fault}"
+    if len(history) != record.epochs:
+        return f"the history has {len(history)} epochs, the record {record.epochs}"
+    if not build_trials(record, history):
+        return "the run has no accuracy, on held-out or test images"
+    try:
+        check_storable(json.loads(record.prm))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def build_trials(record: TrainingRecord, history: Sequence[EpochFigures]) -> dict[int, Json]:
+    """Return the trial of each epoch that has an accuracy."""
+    prm: Json = json.loads(record.prm) | read_training_values(json.loads(record.recipe))
+    prm |= {"data": record.data, "seed": record.seed, "recipe": record.recipe_sha256}
+    prm = {name: value for name, value in drop_outcomes(prm).items() if name not in OUTCOMES}
+    trials: dict[int, Json] = {}
+    elapsed = 0.0
+    for figures in history:
+        elapsed += figures.seconds
+        accuracy, measured = figures.val_accuracy, "held-out training images"
+        if figures.epoch == record.epochs and record.test_accuracy is not None:
+            accuracy, measured = record.test_accuracy, "test images"
+        if accuracy is not None:
+            # Sorted, as LEMUR prints them: the digest of the printed text is the id.
+            used = dict(sorted((prm | {"accuracy_on": measured}).items()))
+            outcome = {"uid": lemur_digest(used), "accuracy": accuracy, "duration": round(elapsed * 1e9)}
+            trials[figures.epoch] = dict(sorted((used | outcome).items()))
+    return trials
+
+
+def write_lemur_files(folder: Path, record: TrainingRecord, code: str, history: Sequence[EpochFigures]) -> None:
+    """Write the LEMUR files of an acceptable run (see `why_refused`) below a folder."""
+    name = lemur_name(code, record.name)
+    stats = folder / "ab/nn/stat/train" / "_".join((TASK, DATASET, METRIC, name))
+    texts = {folder / "ab/nn/nn" / f"{name}.py": code}
+    for epoch, trial in build_trials(record, history).items():
+        texts[stats / f"{epoch}.json"] = json.dumps([trial], indent=4)
+    for file, text in texts.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8", newline="")
+
+
 # --- the page of a run, and the list of runs on the page of a study ---------------------------------------------------
 
 
@@ -424,9 +542,8 @@ def derive_run(folder: Folder, made: Path) -> Json:
     identity = {name: getattr(record, name) if name in _SHARED else v for name, v in read_identity(path).items()}
     # The digest of the tensors, which only torch reads; that of the file is in the manifest.
     weights = read_json(path / IDENTITY)["weights_sha256"] if (path / WEIGHTS).is_file() else None
-    _write_files(made, record, identity, weights, history, drawn=(path / CURVES).is_file())
-    if (path / LEMUR).is_dir() and not why_refused(record, read_text(path / NET), history):
-        write_lemur_files(made / LEMUR, record, read_text(path / NET), history)
+    drawn, of_study = (path / CURVES).is_file(), not (path / LEMUR).is_dir()
+    _write_files(made, record, read_text(path / NET), identity, weights, history, drawn=drawn, of_study=of_study)
     return state_run(record, identity)
 
 
@@ -471,5 +588,82 @@ def check_run(folder: Folder) -> Check:
     return check_faults("record", wrong, f"{record.name}, seed {record.seed}, {record.status}")
 
 
-RUN = Kind(KIND, "lemur train run", derive=derive_run, laws=(check_run,), page=run_page)
+# --- what is shown of a run -------------------------------------------------------------------------------------------
+
+
+def find_in_run(folder: Path, wanted: str) -> FoundItem:
+    """Find the whole run (by `net` or the name of its network), or a block in it by slot, id, qualified or bare name.
+
+    Raises: UserError, with similar names, if nothing has that name.
+    """
+    record, blocks = _read(folder)
+    whole = [NET.removesuffix(".py"), record.name]
+    chosen = blocks if wanted in whole else [block for block in blocks if wanted in _list_names(block)]
+    if not chosen and wanted not in whole:
+        names = [*dict.fromkeys(whole), *dict.fromkeys(name for block in blocks for name in sorted(_list_names(block)))]
+        raise missing_name(f"{wanted}: neither the network of this run nor a block in it", wanted, names)
+    return _trace_run(folder, record, chosen)
+
+
+def find_code_in_run(folder: Path, sha256: str) -> FoundItem | None:
+    """Return the run if its network, or else a block in it, has this digest; None otherwise."""
+    record, blocks = _read(folder)
+    if record.code_sha256 == sha256:
+        return _trace_run(folder, record, blocks)
+    chosen = [block for block in blocks if block.code_sha256 == sha256]
+    return _trace_run(folder, record, chosen) if chosen else None
+
+
+def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> FoundItem:
+    reached = {"held_out": record.val_accuracy, "test": record.test_accuracy}
+    run = {
+        "seed": record.seed,
+        "data": f"{record.data}, SHA-256 {record.data_sha256}",
+        "recipe": record.recipe_sha256,
+        "outcome": record.status,
+        "accuracy": {name: value for name, value in reached.items() if value is not None},
+    }
+    network = {"sha256": sha256_file(folder / NET), "recorded": record.code_sha256}
+    if network["sha256"] == network["recorded"]:
+        del network["recorded"]
+    links = [FolderLink("run", record.name, run), FolderLink("network", NET, network)]
+    stated = {part.slot: part for part in record.ingredients}
+    for block in blocks:
+        about, part = describe_inlined(block, f"{NET}, "), stated.get(block.slot)
+        if part is not None and part.code_sha256 != block.code_sha256:
+            about["but"] = f"the record names {part.block} here"
+        links.append(FolderLink("block", block.block, about))
+    return FoundItem(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
+
+
+def _list_names(block: Inlined) -> set[str]:
+    """Return the names by which a block of a run can be looked up."""
+    qualname = block.block.rpartition("::")[2]
+    return {block.block, qualname, qualname.rpartition(".")[2], block.slot, block.code_sha256}
+
+
+def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
+    try:
+        return read_record(folder), find_inlined_blocks(read_text(folder / NET))
+    except READ_ERRORS as error:
+        raise UserError(f"{folder}: damaged run: {describe(error)}; run `lemur verify`, or train it again") from error
+
+
+def list_run_blocks(folder: Path) -> Iterator[ListedItem]:
+    """Yield the blocks in the network of a run, by slot."""
+    for block in _read(folder)[1]:
+        names = (block.slot, *sorted(_list_names(block) - {block.slot}))
+        yield ListedItem(names, {"block": block.block, "license": block.license})
+
+
+RUN = Kind(
+    KIND,
+    "lemur train run",
+    derive=derive_run,
+    laws=(check_run,),
+    page=run_page,
+    items=list_run_blocks,
+    find=find_in_run,
+    find_code=find_code_in_run,
+)
 verify = functools.partial(verify_folder, RUN)

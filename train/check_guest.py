@@ -63,7 +63,10 @@ def run_check(payload: Json) -> Json:
     try:
         return _train(payload["code"], payload["prm"], train, test, int(payload["epochs"]))
     except NetError as error:
-        return {"category": _categorize(error), "error": _describe_error(error)}
+        # An error caused by a missing permission is reported as such.
+        denied = any(is_kind(cause, PermissionError) for cause in list_causes(error))
+        category = "denied" if denied else "contract" if error.category == "no_net" else error.category
+        return {"category": category, "error": _describe_error(error)}
 
 
 def batches(images: Tensor, labels: Tensor, order: Tensor, batch: int, steps: Steps) -> Iterator[tuple[Tensor, Tensor]]:
@@ -142,13 +145,6 @@ def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
             right += int((scores.argmax(1) == labels).sum())
             count += len(labels)
     return right / count
-
-
-def _categorize(error: NetError) -> str:
-    """Return the check's category of an error; an error caused by a missing permission is reported as such."""
-    if any(is_kind(cause, PermissionError) for cause in list_causes(error)):
-        return "denied"
-    return "contract" if error.category == "no_net" else error.category
 
 
 def _describe_error(error: NetError) -> str:

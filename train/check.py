@@ -31,7 +31,6 @@ Source: `ab/nn/util/CodeEval.py` of https://github.com/ABrain-One/nn-dataset, 2.
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -44,9 +43,8 @@ from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.source.quality import code_quality
 from manifests.records import drop_outcomes
-from train.data import Cifar10, load_cifar10
+from train.data import Cifar10
 from train.model.contract import check_contract, lemur_name, transform_module
-from train.model.recipe import read_code, read_prm
 
 #: Accuracy of guessing, which is zero in LEMUR's measures; and the multiple of it that a network needs to be stored.
 CHANCE = 0.1
@@ -92,7 +90,7 @@ class CheckFailure:
 
 
 Answer = CheckFigures | CheckFailure
-CHECK = SandboxStage[Answer]("train.lemur.check_guest:run_check", Answer, Limits(), Retries.NONE)
+CHECK = SandboxStage[Answer]("train.check_guest:run_check", Answer, Limits(), Retries.NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ def check_nn(
         code: the text of the network's file.
         prm: hyperparameters: `batch` (images), `transform` (a name of LEMUR's), and a value in 0..1 for each name that
             the network supports.
-        dataset: the images, from `train.data.load_cifar10`.
+        dataset: the images, from `train.data.sources.load_cifar10`.
         prefix: prefix of the network's name.
         settings: epochs, number of images, limits and packages.
         unsafe: run without the sandbox.
@@ -144,7 +142,7 @@ def check_nn(
     Example:
         ```python
         from train import check_nn
-        from train.data import load_cifar10
+        from train.data.sources import load_cifar10
 
         values = {"lr": 0.01, "batch": 32, "transform": "norm_32"}
         refused = check_nn("class Network: ...", values, dataset=load_cifar10("synthetic:320"))
@@ -224,21 +222,3 @@ def build_result(name: str, code: str, outcome: Outcome, settings: CheckSettings
         return result
     error = f"accuracy {answer.accuracy:.4f} is at most {CHANCE * _GOOD:g}: LEMUR would not store it"
     return replace(result, status="low_accuracy", error=error)
-
-
-def check_file(
-    net: Path, prm: str, *, data: str, settings: CheckSettings = CheckSettings(), unsafe: bool = False
-) -> dict[str, object]:
-    """Check the network of a file on CIFAR-10.
-
-    Args: prm: JSON, or the path of a JSON file.
-    Returns: its figures by name.
-    Raises: UserError if the check fails.
-    """
-    code, hyperparameters = read_code(net), read_prm(prm)
-    cifar10 = load_cifar10(data)
-    result = check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe)
-    if result.status != "ok":
-        raise UserError(f"{net}: {result.status}: {result.error}")
-    names = ("name", "accuracy", "accuracy_to_time", "code_quality", "quality_by")
-    return {name: getattr(result, name) for name in names} | {"data": cifar10.label}

@@ -1,39 +1,61 @@
-"""Ablations: compare a recipe with variants that leave out one ingredient, with the same seeds."""
+"""Ablations: a recipe and its variants without one ingredient, each trained with the same seeds, and compared.
+
+A study is a folder with a plan and one folder for each run. The runs are trained one after another, and resumed by
+their records: what is there is not trained again.
+"""
 
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import PathLike, write_text
-from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.atomic import PathLike, check_writable, write_text
+from lemur_core.files.errors import UsageError, UserError, missing_name
 from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import hide_progress, note
 from manifests.folders import frame
 from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import Folder, Kind, verify_folder
-from manifests.folders.manifest import Manifest
+from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind, ListedItem, manifest_link, verify_folder
+from manifests.folders.manifest import (
+    FILE_NAME,
+    Manifest,
+    Stopwatch,
+    list_outputs,
+    package_versions,
+    read_manifest,
+    write_manifest,
+)
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble
 from train.compose.candidates import open_prober
-from train.data import Cifar10, count_images, open_data
+from train.data import Cifar10, count_images
 from train.model.recipe import Recipe, read_changes, to_recipe
 from train.model.slots import BUILT_IN
 from train.runs.job import read_record
-from train.runs.run import Resources, TrainingRun
-from train.runs.run_folder import RUN, RUNS, list_finished_runs, runs_library, torch_versions
-from train.studies.study import PLAN, Study, count_study
+from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
+from train.runs.run_folder import (
+    RUN,
+    RUNS,
+    can_resume,
+    find_code_in_run,
+    find_in_run,
+    images_input,
+    list_finished_runs,
+    parents_in,
+    result_text,
+    runs_library,
+    torch_versions,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RECORDS = "records.jsonl"
+PLAN, RECORDS = "plan.json", "records.jsonl"
 FULL = "full"
 
 #: The changes of each standard variant; one that does not change the recipe is skipped.
@@ -48,6 +70,9 @@ STANDARD: dict[str, dict[str, object]] = {
         "augmentation__cutout": 0,
     },
 }
+
+#: The records of a study by variant and seed.
+Records = dict[str, dict[int, TrainingRecord]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,100 +170,206 @@ def ablate(
     """
     if len(set(seeds)) != len(seeds) or not seeds:
         raise UsageError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; use different ones, for example 0,1,2")
-    out, folder, resources = Path(out), None if library is None else Path(library), resources or Resources()
+    from train.data.sources import open_data  # here: who reads the folder of a study must not wait for it
+
+    out, folder, watch = Path(out), None if library is None else Path(library), Stopwatch()
+    resources = resources or Resources()
     with hide_progress(unless=progress):
         recipes, cifar10 = list_variants(to_recipe(recipe), variants), open_data(data)
-        study = Study(out, cifar10, resources, force=force)  # check this and the images before assembling networks
-        trained = count_images(cifar10, held_out, images)
-        with open_prober(unsafe=resources.unsafe) as box:
-            nets = {name: assemble(changed, folder, box=box) for name, changed in recipes.items()}
         plan = {
             "study": "ablation",
             "data": cifar10.label,
             "data_sha256": cifar10.sha256,
             "held_out": held_out,
-            "images": trained,
+            "images": count_images(cifar10, held_out, images),
             "test_images": len(cifar10.test_labels),
             "seeds": list(seeds),
             "variants": {name: json.loads(changed.to_json()) for name, changed in recipes.items()},
         }
-        study.open(plan, folder if any(net.ingredients for net in nets.values()) else None)
+        check_study_folder(out, plan, force=force)  # before the seconds that assembling takes
+        with open_prober(unsafe=resources.unsafe) as box:
+            nets = {name: assemble(changed, folder, box=box) for name, changed in recipes.items()}
+        open_study(out, plan)
+        folder = folder if any(net.ingredients for net in nets.values()) else None
         # Each seed in all variants before the next seed, so that early results can be compared.
-        cases = [(name, seed) for seed in seeds for name in recipes]
-        results = study.train(
-            {
-                f"{folder_name(name)}-seed{seed}": TrainingRun(
-                    nets[name], recipes[name], seed, cifar10, held_out, images
-                )
-                for name, seed in cases
-            }
+        runs = {
+            run_name(name, seed): TrainingRun(nets[name], recipes[name], seed, cifar10, held_out, images)
+            for seed in seeds
+            for name in recipes
+        }
+        trained = train_runs(out, runs, cifar10, resources, folder, force=force)
+        records: Records = {name: {seed: trained[run_name(name, seed)] for seed in seeds} for name in recipes}
+        close_study(out, plan, records, cifar10, folder, watch)
+        note(f"ablation: {len(runs)} runs of {len(recipes)} variants -> {out}")
+    return Ablation(out, tuple(_rows(records)))
+
+
+# --- the folder of a study --------------------------------------------------------------------------------------------
+
+
+def run_name(variant: str, seed: int) -> str:
+    """Return the name of the folder of a run, below `runs`."""
+    return f"{folder_name(variant)}-seed{seed}"
+
+
+def folder_name(variant: str) -> str:
+    """Return the prefix of the folders of a variant's runs."""
+    return "".join(char if char.isalnum() else "-" for char in variant.lower()).strip("-")
+
+
+def check_study_folder(out: Path, plan: Mapping[str, object], *, force: bool = False) -> None:
+    """Raise UserError if `out` cannot be written, or holds anything but a study of this plan (or any, with `force`)."""
+    if not out.exists():
+        check_writable(out)
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    stored = (out / PLAN).read_text(encoding="utf-8", errors="replace") if (out / PLAN).is_file() else ""
+    if '\n "study": ' not in stored:  # other programs use this file name, too
+        raise UserError(f"{out}: is not the folder of such a study; choose another --out")
+    if stored != _plan_text(plan) and not force:
+        raise UserError(
+            f"{out}: contains a study with another plan; choose another --out, or --force to resume with this plan"
         )
-        records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in recipes}
-        for (name, seed), record in zip(cases, results, strict=True):
-            records[name][seed] = record
-        rows = _rows(records)
-        write_study(out, records, plan)
-        study.close(results, {RECORDS: len(results)}, ablation_page)
-        note(f"ablation: {len(results)} runs of {len(recipes)} variants -> {out}")
-    return Ablation(out, tuple(rows))
 
 
-def _row(name: str, runs: Mapping[int, TrainingRecord], full: Mapping[int, TrainingRecord]) -> Row:
-    values = _accuracies(runs)
-    return Row(
-        variant=name,
-        n=len(values),
-        failed=sum(record.status not in ("ok", "timeout") for record in runs.values()),
-        paused=sum(record.status == "timeout" for record in runs.values()),
-        mean=statistics.fmean(values.values()) if values else None,
-        std=statistics.stdev(values.values()) if len(values) > 1 else None,
-        against=mean_difference(_accuracies(full), values),
-        train_seconds=statistics.fmean(record.train_seconds for record in runs.values()),
+def open_study(out: Path, plan: Mapping[str, object]) -> None:
+    """Write the plan. The manifest of another one is removed: until this study is finished, its folder is not."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / PLAN, _plan_text(plan))
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
+    if (out / FILE_NAME).is_file() and read_manifest(out).parameters != json.loads(_plan_text(plan)):
+        (out / FILE_NAME).unlink()
+
+
+def _plan_text(plan: Mapping[str, object]) -> str:
+    return json.dumps(plan, indent=1, sort_keys=True) + "\n"
+
+
+def train_runs(
+    out: Path,
+    runs: Mapping[str, TrainingRun],
+    data: Cifar10,
+    resources: Resources,
+    library: Path | None = None,
+    *,
+    force: bool = False,
+) -> dict[str, TrainingRecord]:
+    """Train the unfinished runs one after another; one that was interrupted resumes.
+
+    Args: runs: by the name of their folder below `runs`. force: train again what failed.
+    Returns: their records, by the same names.
+    """
+    resources, records = resources.resolve(), dict[str, TrainingRecord]()
+    settings = {"force": True, "quiet": True, "of_study": True, "keep_failed": not force}
+    with open_sandbox(data.folder, resources) as box:
+        for name, run in runs.items():
+            record = train_once(run, out / RUNS / name, resources=resources, library=library, box=box, **settings)
+            records[name] = record
+            took = f", {record.train_seconds:.0f} s of training" if record.status == "ok" else ""
+            note(f"{len(records)} of {len(runs)}  {name}: {result_text(record)}{took}")
+    return records
+
+
+def close_study(
+    out: Path, plan: Mapping[str, Any], records: Records, data: Cifar10, library: Path | None, watch: Stopwatch
+) -> None:
+    """Write the tables; then page and manifest, unless a run can be resumed.
+
+    An existing manifest that differs only in measured values is kept.
+    """
+    write_tables(out, records, plan)
+    every = [record for runs in records.values() for record in runs.values()]
+    if open_runs := [record for record in every if can_resume(record)]:
+        (out / FILE_NAME).unlink(missing_ok=True)
+        first = f"{open_runs[0].name}, seed {open_runs[0].seed}"
+        note(f"{out}: no {FILE_NAME} yet: {first} can be resumed; run the same command again")
+        return
+    manifest = Manifest(
+        kind=plan["study"],
+        versions=package_versions() | torch_versions(every[0]),
+        parameters=json.loads(json.dumps(plan)),
+        inputs=[images_input(data)],
+        parents=parents_in(library),
+        counts=_count(every),
+        details={},
+        outputs=list_outputs(out, {RECORDS: len(every)}),
+        measured=watch.measure(),
     )
+    frame.write_page(out, ablation_page(out, manifest))
+    if (out / FILE_NAME).is_file():
+        older = read_manifest(out)
+        if older == manifest.model_copy(update={"measured": older.measured}):
+            return
+    write_manifest(out, manifest)
 
 
-def _accuracies(runs: Mapping[int, TrainingRecord]) -> dict[int, float]:
-    return {seed: record.test_accuracy for seed, record in runs.items() if record.test_accuracy is not None}
+def _count(records: Sequence[TrainingRecord]) -> dict[str, object]:
+    """Return the counts that the manifest of a study states."""
+    statuses = [record.status for record in records]
+    return {"runs": len(records), "status": {name: statuses.count(name) for name in sorted(set(statuses))}}
 
 
-def _rows(records: Mapping[str, Mapping[int, TrainingRecord]]) -> list[Row]:
-    return [_row(name, by_seed, records[FULL]) for name, by_seed in records.items() if by_seed]
+def read_study(folder: Path, plan: Mapping[str, Any]) -> Records:
+    """Return the records of a study's finished runs."""
+    finished = set(list_finished_runs(folder))
+    return {
+        variant: {
+            seed: read_record(folder / RUNS / name)
+            for seed in plan["seeds"]
+            if (name := run_name(variant, seed)) in finished
+        }
+        for variant in plan["variants"]
+    }
 
 
-def write_study(out: Path, records: Mapping[str, Mapping[int, TrainingRecord]], plan: Mapping[str, Any]) -> None:
+# --- rows, table, figure and page -------------------------------------------------------------------------------------
+
+
+def _rows(records: Records) -> list[Row]:
+    accuracies = {
+        name: {seed: record.test_accuracy for seed, record in runs.items() if record.test_accuracy is not None}
+        for name, runs in records.items()
+    }
+    return [
+        Row(
+            variant=name,
+            n=len(values := accuracies[name]),
+            failed=sum(record.status not in ("ok", "timeout") for record in runs.values()),
+            paused=sum(record.status == "timeout" for record in runs.values()),
+            mean=statistics.fmean(values.values()) if values else None,
+            std=statistics.stdev(values.values()) if len(values) > 1 else None,
+            against=mean_difference(accuracies[FULL], values),
+            train_seconds=statistics.fmean(record.train_seconds for record in runs.values()),
+        )
+        for name, runs in records.items()
+        if runs
+    ]
+
+
+def write_tables(out: Path, records: Records, plan: Mapping[str, Any]) -> None:
     """Write the table of an ablation, as rows, in words and as a figure."""
     rows = _rows(records)
     dumps = [record.model_dump(mode="json") for runs in records.values() for record in runs.values()]
     write_text(out / RECORDS, "".join(json.dumps(record, sort_keys=True) + "\n" for record in dumps))
     if differences := [(row.variant, row.against) for row in rows if row.variant != FULL]:
         draw_differences(out / "ablation.png", differences)
-    write_text(out / "ablation.md", "\n".join(page(rows, records[FULL], plan["data"], plan["test_images"])))
-
-
-def read_study(folder: Path, plan: Mapping[str, Any]) -> dict[str, dict[int, TrainingRecord]]:
-    """Return the records of an ablation's finished runs, by variant and seed."""
-    finished = set(list_finished_runs(folder))
-    records: dict[str, dict[int, TrainingRecord]] = {name: {} for name in plan["variants"]}
-    for seed, variant in product(plan["seeds"], records):
-        if (name := f"{folder_name(variant)}-seed{seed}") in finished:
-            records[variant][seed] = read_record(folder / RUNS / name)
-    return records
-
-
-def page(rows: Sequence[Row], full: Mapping[int, TrainingRecord], label: str, tested: int) -> list[str]:
-    """Return the table as Markdown, with a description of its figures; `tested` is the number of test images."""
-    some = next((record for record in full.values() if record.status == "ok"), next(iter(full.values())))
+    full = records[FULL].values()
+    some = next((record for record in full if record.status == "ok"), next(iter(full)))
     cells = []
     for row in rows:
         against = ["", ""] if row.variant == FULL else [points(row.against.mean, signed=True), interval(row.against)]
-        figures = [_runs(row), points(row.mean), points(row.std), *against, f"{row.train_seconds:.0f}"]
+        others = [f"{number} {what}" for number, what in ((row.failed, "failed"), (row.paused, "paused")) if number]
+        runs = f"{row.n} ({', '.join(others)})" if others else str(row.n)
+        figures = [runs, points(row.mean), points(row.std), *against, f"{row.train_seconds:.0f}"]
         cells.append([plain(row.variant), *figures])
     head = ["variant", "runs", "accuracy, %", "std", "against full, points", "95 % interval", "training, s"]
-    return [
-        f"# Ablation on {plain(label)}",
+    lines = [
+        f"# Ablation on {plain(plan['data'])}",
         "",
         *table(head, cells),
-        f"Accuracy on the {tested:,} test images, read once after the last of {some.epochs} epochs on"
+        f"Accuracy on the {plan['test_images']:,} test images, read once after the last of {some.epochs} epochs on"
         f" {some.train_images:,} images, no test-time augmentation. Differences are paired by seed; intervals after"
         f" Student's t. {plain(some.device)}, {some.precision}, torch {some.torch};"
         f" recipe {code_span(some.recipe_sha256[:12])}.",
@@ -246,39 +377,32 @@ def page(rows: Sequence[Row], full: Mapping[int, TrainingRecord], label: str, te
         "![Paired differences with 95 % intervals](ablation.png)",
         "",
     ]
+    write_text(out / "ablation.md", "\n".join(lines))
 
 
 def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
     """Return the page of an ablation: its variants, their paired differences, and every run."""
     parameters = manifest.parameters
     records = read_study(folder, parameters)
-    names = {f"{folder_name(variant)}-seed{seed}": variant for variant, runs in records.items() for seed in runs}
     rows = _rows(records)
     cells: list[Sequence[frame.Cell]] = [
         [r.variant, r.n, r.failed, points(r.mean), points(r.std), f"{r.train_seconds:.0f} s"] for r in rows
     ]
-    differences = [(r.variant, r.against) for r in rows if r.variant != FULL]
-    bars = [
-        (name, 100 * change.mean, change.low and 100 * change.low, change.high and 100 * change.high)
-        for name, change in differences
-        if change.mean is not None
-    ]
+    bars = []
+    for row in rows:
+        mean, low, high = (value and 100 * value for value in (row.against.mean, row.against.low, row.against.high))
+        if row.variant != FULL and mean is not None:
+            bars.append((row.variant, mean, low, high))
     intro = "Accuracy on the test images against the full recipe, paired by seed; 95 % intervals after Student's t."
     views = [
         frame.table("Variants", ["variant", "runs", "failed", "accuracy, %", "std", "training"], cells),
         frame.pairs("Against the full recipe", "points", bars, intro),
     ]
-    runs = f"{plural(len(names), 'run')} of {plural(len(rows), 'variant')}"
-    lead = f"{runs} on {parameters['data']}, each seed in all of them."
-    return frame.Page(
-        "Ablation", manifest.kind, lead, [view for view in views if view["rows"]], runs_library(folder, names)
-    )
-
-
-def _runs(row: Row) -> str:
-    """Format the number of complete runs, and of failed or paused ones."""
-    others = [f"{number} {what}" for number, what in ((row.failed, "failed"), (row.paused, "paused")) if number]
-    return f"{row.n} ({', '.join(others)})" if others else str(row.n)
+    names = {run_name(variant, seed): variant for variant, runs in records.items() for seed in runs}
+    counts = f"{plural(len(names), 'run')} of {plural(len(rows), 'variant')}"
+    lead = f"{counts} on {parameters['data']}, each seed in all of them."
+    shown = [view for view in views if view["rows"]]
+    return frame.Page("Ablation", manifest.kind, lead, shown, runs_library(folder, names))
 
 
 def row_text(row: Row) -> str:
@@ -331,11 +455,6 @@ def list_variants(recipe: Recipe, written: Sequence[str] = ()) -> dict[str, Reci
     return recipes
 
 
-def folder_name(name: str) -> str:
-    """Return the prefix of the folders of a variant's runs."""
-    return "".join(char if char.isalnum() else "-" for char in name.lower()).strip("-")
-
-
 def _read_variant(text: str) -> tuple[str, dict[str, object]]:
     name, colon, rest = text.partition(":")
     if not colon or name.strip() in ("", FULL):
@@ -383,17 +502,19 @@ def draw_differences(path: Path, differences: Sequence[tuple[str, Difference]]) 
     save_figure(path, draw)
 
 
+# --- the kind of folder -----------------------------------------------------------------------------------------------
+
+
 def derive_study(folder: Folder, made: Path) -> Json:
     """Write the tables and the figure of a study again from its runs; see `Derive`."""
-    records = read_study(folder.path, folder.manifest.parameters)
+    plan = folder.manifest.parameters
+    records = read_study(folder.path, plan)
     if not records[FULL]:
         raise UserError(f"{folder.path}: has no run of the full recipe that its plan names")
-    plan = json.dumps(folder.manifest.parameters, indent=1, sort_keys=True) + "\n"
-    (made / PLAN).write_text(plan, encoding="utf-8")
-    write_study(made, records, folder.manifest.parameters)
+    (made / PLAN).write_text(_plan_text(plan), encoding="utf-8")
+    write_tables(made, records, plan)
     every = [record for runs in records.values() for record in runs.values()]
-    versions = torch_versions(every[0]) if every else {}
-    return {"counts": count_study(every), "versions": versions}
+    return {"counts": _count(every), "versions": torch_versions(every[0])}
 
 
 def check_study(folder: Folder) -> Check:
@@ -411,4 +532,50 @@ def check_study(folder: Folder) -> Check:
     return check_faults("runs", wrong, f"{len(runs):,} runs as their records and manifests state")
 
 
-ABLATION = Kind("ablation", "lemur train ablate", derive=derive_study, laws=(check_study,), page=ablation_page)
+def find_in_study(folder: Path, wanted: str) -> FoundItem:
+    """Find a run by the name of its folder, or with `NAME/BLOCK` a block of its network.
+
+    Raises: UserError, with similar names, if nothing has that name.
+    """
+    runs = [path.name for path in _list_runs(folder)]
+    name, _, block = wanted.partition("/")
+    if name not in runs:
+        raise missing_name(f"{wanted}: no run of this {read_manifest(folder).kind} has that name", name, runs)
+    return _add_manifest(folder / RUNS / name, find_in_run(folder / RUNS / name, block or "net"))
+
+
+def find_code_in_study(folder: Path, sha256: str) -> FoundItem | None:
+    """Return the first run whose network, or a block in it, has this digest; None if there is none."""
+    found = ((run, find_code_in_run(run, sha256)) for run in _list_runs(folder))
+    return next((_add_manifest(run, traced) for run, traced in found if traced is not None), None)
+
+
+def _add_manifest(run: Path, traced: FoundItem) -> FoundItem:
+    of_run = FolderLink("in", f"{RUNS}/{run.name}", {})
+    return FoundItem((of_run, *traced.links, manifest_link(run, read_manifest(run))), traced.codes)
+
+
+def _list_runs(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / RUNS).glob("*") if (path / FILE_NAME).is_file())
+
+
+def list_study_runs(folder: Path) -> Iterator[ListedItem]:
+    """Yield the runs of a study."""
+    for path in _list_runs(folder):
+        record = read_record(path)
+        facts = {"network": record.name, "seed": record.seed, "outcome": record.status, "test": record.test_accuracy}
+        yield ListedItem((path.name,), facts)
+
+
+ABLATION = Kind(
+    "ablation",
+    "lemur train ablate",
+    derive=derive_study,
+    laws=(check_study,),
+    page=ablation_page,
+    items=list_study_runs,
+    find=find_in_study,
+    find_code=find_code_in_study,
+)
+#: The kinds of folder that `lemur train` writes.
+KINDS = (RUN, ABLATION)

@@ -1,1 +1,0 @@
-"""LEMUR's own contract: checks, tasks and registration."""
