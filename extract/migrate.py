@@ -16,15 +16,14 @@ from pathlib import Path, PurePosixPath
 from packaging.requirements import Requirement
 
 from extract.arguments.messages import BlockInPlace, CallTexts, list_sizes
-from extract.minimize.stage import difference
+from extract.minimize import difference
 from extract.model.blocks import find_block
 from extract.proofs.runtime import PROVIDED, runtime_for
 from extract.proofs.visit import Signed
 from extract.sources import PackageSource, read_folder, walk
 from extract.sources.contents import MAX_FILE_BYTES
 from extract.sources.metadata import is_text
-from extract.specs.make import read_arguments
-from extract.specs.printed import print_call
+from extract.specs.make import print_call, read_arguments
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, write_together
 from lemur_core.files.errors import UserError

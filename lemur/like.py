@@ -1,4 +1,4 @@
-"""`lemur search --like`: the blocks that are like another one or like a network: by graph, by code, by what they compute.
+"""`lemur search --like`: the blocks whose graphs and codes are most like those of another block, or of a network.
 
 A graph is its Weisfeiler-Lehman labels up to widths. A code is two sets, of which each feature counts by how rare it
 is: the words of all its names, and the shingles of `lemur_core.similarity.tokens`, which leave names open, so that a

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from extract.emit.closure import Closure, StatementGroup
+from extract.emit.closure import Closure, StatementGroup, shorten
 from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
 from extract.resolve.distributions import is_stated
 from extract.resolve.modules import Definition, External, Missing, Module, Target
@@ -420,12 +420,6 @@ def describe_changes(changes: Mapping[str, Collection[str]]) -> list[str]:
     """
     parts = [f"{kind} {shorten(texts, _LISTED)}" for kind, texts in changes.items() if texts]
     return wrap("; ".join(["Changed: imports resolved and definitions brought together", *parts]) + ".")
-
-
-def shorten(names: Collection[str], most: int) -> str:
-    """Return the first names, and the number of the others."""
-    shown, more = list(names)[:most], len(names) - most
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def wrap(text: str) -> list[str]:

@@ -148,7 +148,7 @@ VISIT = SandboxStage[Visit](
 )
 SIGN = SandboxStage[Signed | Stopped]("extract.proofs.visit_guest:sign_results", Signed | Stopped, LIMITS, Retries.NONE)
 TRACE = SandboxStage[BlockGraphs | Failure](
-    "extract.proofs.trace_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.NONE
+    "extract.proofs.visit_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.NONE
 )
 
 

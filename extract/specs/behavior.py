@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from extract.specs.notation import format_expression
+from extract.specs.outline import format_expression
 from lemur_core.files.markdown import plural
 from manifests.records import Algorithm, Block, Case, Observed
 

@@ -30,8 +30,15 @@ from pathlib import Path
 from extract.folder.verify import RUN_CALL
 from extract.model.results import at_least
 from extract.proofs.runtime import runtime_for
-from extract.specs.make import StatedArguments, positional_names, read_arguments, read_observed, read_specs
-from extract.specs.printed import list_definitions, print_call
+from extract.specs.make import (
+    StatedArguments,
+    list_definitions,
+    positional_names,
+    print_call,
+    read_arguments,
+    read_observed,
+    read_specs,
+)
 from lemur.export.attack_guest import RANDOM, TOLERANCE, Attacked, Problem
 from lemur.export.records import ExportContents, KernelProblem
 from lemur_core.files.workers import available_cores

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from extract.specs.behavior import infer_behavior
 from extract.specs.make import make_spec, read_arguments, to_line
-from extract.specs.notation import format_expression, format_type, format_value
-from extract.specs.outline import read_outline
+from extract.specs.outline import format_expression, format_type, format_value, read_outline
 from extract.specs.splits import SplitAssignment, assign_splits
 from lemur_core.similarity.tokens import near_pairs, shingles
 from manifests.records import Block, Observed, Spec

@@ -15,8 +15,7 @@ from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.visit import BlockVisit, RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from extract.search import Filters, open_index
-from extract.specs.algorithm import algorithm_faults, build_algorithm
-from extract.specs.make import make_spec
+from extract.specs.make import algorithm_faults, build_algorithm, make_spec
 from lemur.like import BlockComputation, block_in, compare, features_of, find_similar, open_features, search_like
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import DRAWS

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from extract.minimize.stage import MinimizedFile
+from extract.minimize import MinimizedFile
 from extract.model.results import Result, code_columns
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import store
