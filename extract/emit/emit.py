@@ -10,9 +10,11 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from extract.emit.closure import (
     Closure,
@@ -71,7 +73,6 @@ _DELETION = re.compile(rb"del\b[\s(]*\w+(?:\s*,\s*\w+)*[\s,)]*")  # of names, no
 class Emitted:
     """The file of a block."""
 
-    target: TargetClass
     code: str
     packages: Mapping[str, str]  # the requirement (PEP 508) of each imported package that is not in the runtime
     files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was extracted from
@@ -92,26 +93,57 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A class that cannot become a block: an expected outcome, not an exception."""
+    """Why a class cannot become a block: an expected outcome, not an exception."""
 
-    target: TargetClass
     reason: Reason
     detail: str
 
 
-class Emitter:
-    """Emitter of the blocks of one library."""
+_OUTCOME: TypeAdapter[Emitted | Unresolved] = TypeAdapter(Emitted | Unresolved)
+_MAX_BYTES = 256 * 2**20  # of one outcome, as JSON
 
-    def __init__(self, library: CorpusIndex, index: FactsIndex) -> None:
+
+class Emitter:
+    """Emitter of the blocks of one library.
+
+    Args: kept: all sources, in order, if outcomes are stored in the index and recalled in later runs over the same ones.
+    """
+
+    def __init__(self, library: CorpusIndex, index: FactsIndex, kept: Sequence[PackageSource] | None = None) -> None:
         self.graph = DependencyGraph(library, Registries(library, index))
+        self._index, self._kept = index, kept
+
+    @cached_property
+    def _key(self) -> str:
+        """The key of everything that emitting depends on, including the order of sources but not their folders."""
+        about = [
+            [source.describe() for source in self._kept or ()],
+            [(file.path, file.blob) for file in replacement_source().files],
+            RUNTIME_NAMES.key(),
+            sorted(self.graph.library.distributions.items()),
+            code_digest("extract.emit.emit:Emitter"),
+        ]
+        return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
     def emit(self, target: TargetClass, also: Sequence[Definition] = ()) -> Emitted | Unresolved:
         """Copy one class and everything that it needs into a self-contained module.
 
         Args: also: further definitions, such as the classes of its arguments; left out if one cannot be copied.
         """
+        if self._kept is None:
+            return self._emit(target, also)
+        key = ":".join(["emitted", self._key, target.block, *(f"{d.module.name}.{d.name}" for d in also)])
+        known = self._index.recall(key)
+        if known is not None:
+            with suppress(ValueError):  # damaged
+                return _OUTCOME.validate_json(inflate(known, _MAX_BYTES))
+        outcome = self._emit(target, also)
+        self._index.remember(key, zlib.compress(_OUTCOME.dump_json(outcome), 1))
+        return outcome
+
+    def _emit(self, target: TargetClass, also: Sequence[Definition]) -> Emitted | Unresolved:
         if target.nested is not None and target.nested.why:
-            return Unresolved(target, Reason.NESTED_CLASS, target.nested.why)
+            return Unresolved(Reason.NESTED_CLASS, target.nested.why)
         closure, graph = Closure(target), self.graph
         collect(closure, graph, [target.root])
         if also and not closure.problems:
@@ -122,7 +154,7 @@ class Emitter:
             resolve_lookups(closure, graph)
         if closure.problems:
             first = next(iter(closure.problems))
-            return Unresolved(target, first.reason, first.detail)
+            return Unresolved(first.reason, first.detail)
         order_statements(closure, graph)
         names = choose_names(closure, graph)
         renderer = Renderer(closure, graph, names)
@@ -155,7 +187,6 @@ class Emitter:
         except (SyntaxError, ValueError, RecursionError) as error:
             fault = str(error)
         return Emitted(
-            target,
             code,
             # Sorted: the order of a set differs from run to run.
             packages={package: self._find_requirement(package, closure) for package in sorted(closure.requires)},
@@ -182,67 +213,6 @@ class Emitter:
         if any(library.has_folder(source, package) for source in sources.values()):
             return make_guess(package)  # rather the project's own code than what an index has by that name
         return find_requirement(package, stated, library.distributions)
-
-
-# -- cache: emitted files depend only on the sources, our own code and the runtime ------------------------------------
-
-
-class CachedEmitter(Emitter):
-    """Emitter that stores its results in the index, so that later runs over the same sources reuse them."""
-
-    def __init__(self, library: CorpusIndex, index: FactsIndex, sources: Sequence[PackageSource]) -> None:
-        super().__init__(library, index)
-        self._index = index
-        self._sources = sources
-
-    @cached_property
-    def _key(self) -> str:
-        return _key(self._sources, self.graph.library.distributions)
-
-    def emit(self, target: TargetClass, also: Sequence[Definition] = ()) -> Emitted | Unresolved:
-        """Return the closed file of a class, or why there is none; from the index if stored there."""
-        key = ":".join(["emitted", self._key, target.block, *(f"{d.module.name}.{d.name}" for d in also)])
-        kept = self._index.recall(key)
-        outcome = None if kept is None else _loads(kept, target)
-        if outcome is None:
-            outcome = super().emit(target, also)
-            self._index.remember(key, _dumps(outcome))
-        return outcome
-
-
-def _key(sources: Sequence[PackageSource], confirmed: Mapping[str, str]) -> str:
-    """Return the key of everything that emitting depends on, including the order of sources but not their folders."""
-    about = [
-        [source.describe() for source in sources],
-        [(file.path, file.blob) for file in replacement_source().files],
-        RUNTIME_NAMES.key(),
-        sorted(confirmed.items()),
-        code_digest("extract.emit.emit:Emitter"),
-    ]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
-
-
-_MAX_BYTES = 256 * 2**20  # of one emission, as JSON
-
-
-def _dumps(outcome: Emitted | Unresolved) -> bytes:
-    content = {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "target"}
-    return zlib.compress(json.dumps(content).encode(), 1)
-
-
-def _loads(kept: bytes, root: TargetClass) -> Emitted | Unresolved | None:
-    """Return the stored outcome; None if it is damaged."""
-    try:
-        content: dict[str, Any] = json.loads(inflate(kept, _MAX_BYTES))
-        if "reason" in content:
-            return Unresolved(root, Reason(content["reason"]), content["detail"])
-        content |= {name: tuple(content[name]) for name in ("licenses", "resolutions", "undefined", "dynamic")}
-        content["files"] = tuple((source, path) for source, path in content["files"])
-        content["places"] = {name: (source, path) for name, (source, path) in content["places"].items()}
-        content["changes"] = {kind: tuple(texts) for kind, texts in content["changes"].items()}
-        return Emitted(root, **content)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 # -- parts of the file ------------------------------------------------------------------------------------------

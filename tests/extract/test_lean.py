@@ -44,10 +44,9 @@ def emitted(code: str, **more: Any) -> Emitted:
         "failing": ("alpha@1.0", "alpha/parts.py"),
         "swish_2": ("beta@1.0", "beta/parts.py"),
     }
-    none: Any = None
     changes = {"renamed": ("swish -> swish_2",)}
     licenses = ("MIT", "MIT", "GPL-3.0-only")
-    return Emitted(none, code, {}, tuple(places.values()), licenses, "MIT", (), places=places, changes=changes, **more)
+    return Emitted(code, {}, tuple(places.values()), licenses, "MIT", (), places=places, changes=changes, **more)
 
 
 @pytest.fixture(scope="module")
