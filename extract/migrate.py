@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 
-from extract.arguments.messages import BlockInPlace, CallTexts, list_sizes
+from extract.arguments.messages import BlockInPlace, list_sizes
 from extract.minimize import difference
 from extract.model.blocks import find_block
 from extract.proofs.runtime import PROVIDED, runtime_for
@@ -88,17 +88,16 @@ def migrate(
             )
         module, import_root = _find_module(project, path, into)
         lines, calls = print_call(row, form.code, module), read_arguments(row.arguments)
-        if not lines or calls is None or calls.forward is None:
+        if not lines or calls is None or calls[1] is None:
             raise UserError(
                 f"{row.block}: no call is known that runs it, so nothing can be proven; choose another block"
             )
-        init, forward = (CallTexts(args=call.args, kwargs=call.kwargs) for call in (calls.init, calls.forward))
         alone = BlockInPlace(
             form.code,
             row.name,
             origin=(),
             folders=(),
-            arguments={"init": init, "forward": forward},
+            arguments={"init": calls[0], "forward": calls[1]},
             companions=(),
             sizes=list_sizes(json.loads(row.observed or "{}")),
             others={},

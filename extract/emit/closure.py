@@ -44,7 +44,7 @@ from extract.resolve.symbols import (
 from extract.sources import PackageSource
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern, search_at
-from lemur_core.source.facts import AT_DEFINITION, CLASS, Statement
+from lemur_core.source.facts import AT_DEFINITION, CLASS
 from lemur_core.source.parse import parse_known
 from lemur_core.source.text import Lines, parse_expression
 
@@ -395,60 +395,6 @@ def shorten(names: Collection[str], most: int) -> str:
     """Return the first names, and the number of the others."""
     shown, more = list(names)[:most], len(names) - most
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-
-
-# --- environment variables --------------------------------------------------------------------------------------------
-
-# A file that reads `os.environ["ACME_SIZE"]` gets `os.environ.setdefault("ACME_SIZE", "64")` where another file of its
-# source assigns "64" to it, so that it can be imported alone; a variable that is set keeps its value. A file that
-# imports other packages first sets what the packages of its classes set when they are imported: those may read it.
-
-
-_READ = re.compile(rb"environ\[\s*(?P<quote>['\"])(\w+)(?P=quote)\s*\](?!\s*=[^=])")
-_AT_TOP = re.compile(rb"^(?:os\.)?(?=environ)", re.MULTILINE)
-_SET = re.compile(
-    rb"environ(?:\[\s*(?P<quote>['\"])(?P<name>\w+)(?P=quote)\s*\]\s*=|\.setdefault\(\s*(?P<other>['\"])(?P<key>\w+)(?P=other)\s*,)"
-    rb"\s*(?P<value>'[^'\\\n]*'|\"[^\"\\\n]*\")\s*[)#;\r\n]"
-)
-
-
-def list_settings(statements: Sequence[tuple[Module, Statement]]) -> Mapping[str, tuple[str, str]]:
-    """Return the variables that these statements need, with the value and the file that assigns it, where one does."""
-    wanted: dict[str, Module] = {}
-    for module, statement in statements:
-        for match in _READ.finditer(module.text, statement.start, statement.end):
-            wanted.setdefault(match[2].decode(), module)
-    settings: dict[str, tuple[str, str]] = {}
-    for name, module in sorted(wanted.items()):
-        for file in module.source.files:
-            value = _find_value(module.source.read_text(file), name.encode())
-            if value is not None:
-                settings[name] = value, file.path
-                break
-    return settings
-
-
-def list_package_settings(modules: Iterable[Module]) -> Mapping[str, tuple[str, str]]:
-    """Return the variables that the packages around these modules set on import, with the value and the file."""
-    around: dict[str, Module] = {}
-    for module in modules:
-        parts = module.name.split(".")
-        names = [".".join(parts[:n]) for n in range(1, len(parts))]
-        packages = (module.library.modules.get((module.source.name, name)) for name in names)
-        around |= {f"{item.source.name} {item.file.path}": item for item in packages if item is not None}
-    settings: dict[str, tuple[str, str]] = {}
-    for _, module in sorted(around.items()):
-        for match in filter(None, (_SET.match(module.text, line.end()) for line in _AT_TOP.finditer(module.text))):
-            value = str(ast.literal_eval(match["value"].decode("utf-8", "replace")))
-            settings.setdefault((match["name"] or match["key"]).decode(), (value, module.file.path))
-    return dict(sorted(settings.items()))
-
-
-def _find_value(text: bytes, name: bytes) -> str | None:
-    for match in _SET.finditer(text) if name in text else ():
-        if name in (match["name"], match["key"]):
-            return str(ast.literal_eval(match["value"].decode("utf-8", "replace")))
-    return None
 
 
 # --- pass 3 -----------------------------------------------------------------------------------------------------------

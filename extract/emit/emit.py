@@ -20,8 +20,6 @@ from extract.emit.closure import (
     Closure,
     StatementGroup,
     collect,
-    list_package_settings,
-    list_settings,
     order_statements,
     resolve_lookups,
     try_to_collect,
@@ -106,7 +104,7 @@ _MAX_BYTES = 256 * 2**20  # of one outcome, as JSON
 class Emitter:
     """Emitter of the blocks of one library.
 
-    Args: kept: all sources, in order, if outcomes are stored in the index and recalled in later runs over the same ones.
+    Args: kept: all sources, in order, if outcomes are stored in the index, and recalled in later runs over the same.
     """
 
     def __init__(self, library: CorpusIndex, index: FactsIndex, kept: Sequence[PackageSource] | None = None) -> None:
@@ -162,16 +160,13 @@ class Emitter:
         # A name that is deleted in the author's file is in no one's way here, and another order may still need it.
         groups = [group for group in closure.groups if not all(map(_is_deletion, group.nodes))]
         pieces = [(group, renderer.render(group).strip("\n")) for group in groups]
-        settings = list_settings([(node.module, node.statement) for node in closure.nodes_in_order])
-        around = list_package_settings(closure.modules) if closure.requires else {}
-        body = _set_variables(settings, names)
-        body += _with_glue(pieces, closure, graph, names, late)
+        body = _with_glue(pieces, closure, graph, names, late)
         body += [*_alias_lines(names, closure), *_bind_nested(names, target)]
-        changes = _list_changes(closure, names, renderer, {**around, **settings})
+        changes = _list_changes(closure, names, renderer)
         head = [*_header(closure, changes), *_future_lines(closure, graph, names)]
         # Packages that no statement needs on import are imported further down.
         at_once = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol not in late)
-        head += _import_after(around, (symbol._replace(bound=names.of[symbol]) for symbol in at_once))
+        head += import_section(symbol._replace(bound=names.of[symbol]) for symbol in at_once)
 
         def write(annotations: Iterable[str]) -> str:
             lines = [f"{name} = object" for name in sorted(annotations)]
@@ -263,26 +258,8 @@ def _list_late_imports(closure: Closure, graph: DependencyGraph) -> set[Import]:
     return imports - at_once
 
 
-def _set_variables(settings: Mapping[str, tuple[str, str]], names: BlockNames) -> list[str]:
-    """Return the lines that set environment variables which nothing else sets where the block is imported alone."""
-    ways = {"os": ".environ.setdefault", "os.environ": ".setdefault"}
-    imports = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol.thing in ways)
-    function = next((f"{names.of[symbol]}{ways[symbol.thing]}" for symbol in imports), "")
-    lines = [f"{function}({name!r}, {value!r})" for name, (value, _) in settings.items()]
-    return ["\n".join(lines)] if function and lines else []
-
-
 def _is_deletion(node: StatementNode) -> bool:
     return _DELETION.fullmatch(node.module.text, node.statement.start, node.statement.end) is not None
-
-
-def _import_after(settings: Mapping[str, tuple[str, str]], imports: Iterable[Import]) -> list[str]:
-    """Return the import lines, after those that set these environment variables."""
-    lines = import_section(imports)
-    if not settings:
-        return lines
-    assignments = [f"os.environ.setdefault({name!r}, {value!r})" for name, (value, _) in settings.items()]
-    return ["import os", "", *assignments, "", *(line for line in lines if line != "import os")]
 
 
 def _with_glue(
@@ -381,9 +358,7 @@ def _header(closure: Closure, changes: Mapping[str, tuple[str, ...]]) -> list[st
     return [*comment_lines(lines), *describe_files(others, licenses), *describe_changes(changes), *lacking, ""]
 
 
-def _list_changes(
-    closure: Closure, names: BlockNames, renderer: Renderer, settings: Mapping[str, tuple[str, str]]
-) -> dict[str, tuple[str, ...]]:
+def _list_changes(closure: Closure, names: BlockNames, renderer: Renderer) -> dict[str, tuple[str, ...]]:
     """Return what differs from the author's text, by kind."""
     definitions = ((s.name, new) for s, new in names.of.items() if isinstance(s, Definition | RegistrySymbol))
     return {
@@ -391,7 +366,6 @@ def _list_changes(
         "renamed": tuple(f"{old} -> {new}" for old, new in definitions if old != new),
         "left out the decorators": tuple(text.splitlines()[0] for text in dict.fromkeys(renderer.dropped)),
         "taken as not installed:": tuple(sorted(renderer.absent)),
-        "sets the environment variables": tuple(f"{name}, as {path} does" for name, (_, path) in settings.items()),
     }
 
 

@@ -9,14 +9,13 @@ import ast
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from extract.arguments.messages import CallTexts, join_arguments
 from extract.specs.behavior import (
-    Behavior,
     infer_behavior,
     list_kinds,
     name_input,
@@ -68,7 +67,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     Static facts are read from the minimized form if there is one: it holds only code that the arguments reach.
     A value that would repeat a passage of the source is left out, and `withheld` names its field.
 
-    Args: answer: its traced graphs, from `extract.proofs.trace_guest.trace_block`.
+    Args: answer: its traced graphs, from `extract.proofs.visit_guest.trace_block`.
     """
     assert row.code is not None
     outline = read_outline(row.lean_code or row.code)
@@ -76,23 +75,21 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     calls = read_arguments(row.arguments)
     constructor, forward = (outline.method(row.name, method) for method in ("__init__", "forward"))
     facts = outline.classes.get(row.name)
-    init_values = calls.init.by_parameter(constructor) if calls else {}
-    init = {name: format_expression(value) for name, value in init_values.items()}
     names = positional_names(forward)
     cases = tuple(neutralize_case(case, names) for case in observed.cases) if observed else ()
     algorithm = build_algorithm(answer, names, cases) if answer else None
     graphs = load_graphs(dict(algorithm)) if algorithm else {}
     channels = Facts(graphs["eval"]).find_channel_axis() if graphs else None
-    behavior = infer_behavior(observed, channels) if observed else Behavior()
     arguments = None
     if calls:
-        forward_values = calls.forward.by_parameter(forward) if calls.forward else {}
-        formatted = {name: format_expression(value) for name, value in forward_values.items()}
-        arguments = SpecArguments(init=init, forward=formatted)
+        told = [_format_arguments(*pair) for pair in zip(calls, (constructor, forward), strict=True)]
+        arguments = SpecArguments(init=told[0], forward=told[1])
     others = sorted({*outline.functions, *outline.classes} - {row.name, *(answer["dead_classes"] if answer else ())})
-    copied: dict[str, Any] = {name: getattr(row, name) for name in SHARED} | asdict(behavior)
+    copied: dict[str, Any] = {name: getattr(row, name) for name in SHARED}
+    copied |= {name: getattr(observed, name, None) for name in _OBSERVED}
     spec = Spec(
-        **copied | {name: getattr(observed, name, None) for name in _OBSERVED},
+        **copied,
+        **infer_behavior(observed, channels),
         not_shown=list_kinds(row),
         bases=facts.bases if facts else (),
         constructor=constructor,
@@ -182,63 +179,31 @@ def design_facts(facts: dict[str, Any]) -> dict[str, Any]:
 # --- working calls ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StatedArguments:
-    """Arguments as Python expressions."""
+def read_arguments(arguments: str | None) -> tuple[CallTexts, CallTexts | None] | None:
+    """Return the call that constructed a block, and the one that ran it, if any; None if they are null or invalid.
 
-    args: tuple[str, ...] = ()
-    kwargs: Mapping[str, str] = field(default_factory=dict)
-
-    def by_parameter(self, parameters: Sequence[SpecArgument]) -> dict[str, str]:
-        """Return all arguments by the names of their parameters."""
-        names = positional_names(parameters)
-        values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(self.args)}
-        return values | dict(self.kwargs)
-
-    @property
-    def parts(self) -> list[str]:
-        """The arguments, each as written in a call."""
-        return [*self.args, *(f"{name}={value}" for name, value in self.kwargs.items())]
-
-    def text(self) -> str:
-        """Return the arguments as written between the parentheses of a call."""
-        return ", ".join(self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class StatedCalls:
-    """The call that constructed a block, and the call that ran it (None if it was not run)."""
-
-    init: StatedArguments
-    forward: StatedArguments | None
-
-    def constructor_call(self, name: str) -> str:
-        """Return the Python expression that constructs the block."""
-        return f"{name}({self.init.text()})"
-
-    def forward_call(self) -> str:
-        """Return the Python expression that calls the block; empty if it was not called."""
-        return f"block({self.forward.text()})" if self.forward is not None else ""
-
-
-def read_arguments(arguments: str | None) -> StatedCalls | None:
-    """Parse the column `arguments`; None if it is null or invalid.
-
-    Args: arguments: JSON, as in `blocks.parquet`.
-    Returns: the calls of the constructor and of forward.
+    Args: arguments: JSON, as in that column of `blocks.parquet`.
     """
-    if arguments is None:
-        return None
     try:
-        calls = json.loads(arguments)
-        init, forward = (call and _read_call(call) for call in (calls["init"], calls.get("forward")))
-        return StatedCalls(init, forward)
+        stated = json.loads(arguments or "null")
+        init, forward = (call and _read_call(call) for call in (stated["init"], stated.get("forward")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+    return init, forward
 
 
-def _read_call(call: Mapping[str, Any]) -> StatedArguments:
-    return StatedArguments(tuple(map(str, call["args"])), {name: str(value) for name, value in call["kwargs"].items()})
+def _read_call(call: Mapping[str, Any]) -> CallTexts:
+    kwargs = {name: str(value) for name, value in call["kwargs"].items()}
+    return CallTexts(args=[str(value) for value in call["args"]], kwargs=kwargs)
+
+
+def _format_arguments(call: CallTexts | None, parameters: Sequence[SpecArgument]) -> dict[str, str]:
+    """Return the arguments of a call in neutral notation, by the names of their parameters."""
+    if call is None:
+        return {}
+    names = positional_names(parameters)
+    values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(call["args"])}
+    return {name: format_expression(value) for name, value in {**values, **call["kwargs"]}.items()}
 
 
 def positional_names(parameters: Sequence[SpecArgument]) -> list[str]:
@@ -434,17 +399,13 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
     if not drawn <= {(mode, name) for mode, names in spec.algorithm.draws.items() for name in names}:
         yield "its graph draws what it does not name"
     if spec.algorithm.rebuilds is True:
-        yield from _find_unwritable(sized)
+        from lemur_core.rebuild.operators import RebuildError  # here, because they load torch
+        from lemur_core.rebuild.rebuild import rebuild
 
-
-def _find_unwritable(sized: Sized) -> Iterator[str]:
-    from lemur_core.rebuild.operators import RebuildError  # here, because they load torch
-    from lemur_core.rebuild.rebuild import rebuild
-
-    try:
-        rebuild(sized.evaluated, sized.trained)
-    except RebuildError as error:
-        yield f"states that it rebuilds, but cannot be written: {error}"
+        try:
+            rebuild(sized.evaluated, sized.trained)
+        except RebuildError as error:
+            yield f"states that it rebuilds, but cannot be written: {error}"
 
 
 #: All names that the search uses in arguments.
@@ -476,11 +437,13 @@ def print_call(row: Block, code: str | None, module: str = "") -> tuple[str, ...
         return ()
     observed = read_observed(row)
     # A new module is in train mode; blocks are known to run in eval mode, and most of them in train mode, too.
-    trains = calls.forward is None or observed is None or observed.train_differs is not None
+    init, forward = calls
+    trains = forward is None or observed is None or observed.train_differs is not None
     mode = "" if trains else "block.eval()"
     unset = list(observed.uninitialized) if observed is not None else []
     filled = f"for name in {unset}: nn.init.normal_(attrgetter(name)(block), std=0.02)" if unset else ""
-    lines = [f"block = {calls.constructor_call(row.name)}", *filter(None, [filled, mode, calls.forward_call()])]
+    lines = [f"block = {row.name}({join_arguments(**init)})", *filter(None, [filled, mode])]
+    lines += [f"block({join_arguments(**forward)})"] if forward else []
     try:
         names = set(_list_names(lines)) - {row.name, "block"} - BUILTINS
     except SyntaxError:  # not what extraction wrote
