@@ -26,14 +26,14 @@ from extract.arguments.messages import NAME, CallsToRun, CallTexts, join_argumen
 from extract.emit.emit import Emitted
 from extract.emit.render import describe_changes, describe_files, wrap
 from extract.model.results import code_columns
-from extract.proofs.visit import SIGN, BlockVisit, Signed, Stopped, Watched
+from extract.proofs.visit import SIGN, BlockVisit, Signed, Watched
 from extract.resolve.distributions import find_requirement
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from lemur_core.files.python import decode_python
-from lemur_core.sandbox import Job
+from lemur_core.sandbox import Failure, Job
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.stage import SandboxOptions, open_sandbox
@@ -67,15 +67,6 @@ _QUOTES = re.compile(rb"[rRuU]?(\"{3}|'{3})\s*(?=\S)")
 
 #: Handlers of any other built-in exception let the errors of cuts pass.
 _CATCHING = frozenset({"BaseException", "Exception", "NotImplementedError", "RuntimeError"})
-
-
-@dataclass(frozen=True, slots=True)
-class MinimizedText:
-    """A minimized file without its header."""
-
-    text: str
-    cut: dict[str, int]  # number of cuts by kind
-    names: frozenset[str]  # defined by the kept statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +121,16 @@ class _Unit:
         ]
 
 
-def cut_file(code: str, name: str, watched: Watched, needed: Iterable[str] = ()) -> MinimizedText:
-    """Return a closed file with all cuts applied.
+def cut_file(
+    code: str, name: str, watched: Watched, needed: Iterable[str] = ()
+) -> tuple[str, dict[str, int], set[str]]:
+    """Apply all cuts to a closed file.
 
     Args:
         name: of the block's class.
         watched: the functions that were entered.
         needed: further definitions that stay, such as those that its arguments use.
+    Returns: its text without header, the number of cuts by kind, and the names that the kept statements define.
     """
     text = normalise(code)
     with warnings.catch_warnings():
@@ -176,7 +170,7 @@ def cut_file(code: str, name: str, watched: Watched, needed: Iterable[str] = ())
         lines = blank
     # Not a statement of its own: the compiler reads it.
     head = "from __future__ import annotations\n\n" if _POSTPONED.search(text) else ""
-    return MinimizedText(head + "".join(pieces), cut, frozenset(left))
+    return head + "".join(pieces), cut, left
 
 
 def _asks(text: bytes, unit: _Unit) -> bool:
@@ -441,7 +435,12 @@ def minimize_all(
     with open_sandbox(store, [SIGN], sandbox) as box, progress("minimized files", len(work), "blocks") as advance:
         for reply in SIGN.run_jobs(box, requests()):
             file, steps = files[reply.key]
-            wrong = _compare(reply.answer or Stopped(reply.failure(_CHARACTERS).error), steps)
+            signed = reply.answer or reply.failure(_CHARACTERS)
+            if isinstance(signed, Failure):
+                wrong = f"only the full form runs: {signed.error}"
+            else:
+                differs = difference(signed, steps) or "other steps" * (signed.steps.keys() != steps.keys())
+                wrong = f"not as the full form: {differs}" if differs else ""
             yield reply.key, one_line(wrong, _CHARACTERS) if wrong else file
             advance(1)
     yield from missing.items()
@@ -454,17 +453,8 @@ def _minimize(visit: BlockVisit, emitted: Emitted) -> MinimizedFile | str:
     if failing := visit.uses.list_failing_modes():
         return f"{' and '.join(failing)} mode fails"
     needed = NAME.findall(str(visit.request.arguments))
-    minimized = cut_file(visit.request.code, visit.request.name, visit.uses.watched, needed)
-    return write_file(minimized, emitted, [visit.request.arguments, *visit.sets_that_run])
-
-
-def _compare(answer: Signed | Stopped, steps: Mapping[str, str]) -> str:
-    """Return what a minimized file does otherwise than its closed one; "" if nothing."""
-    if isinstance(answer, Stopped):
-        return f"only the full form runs: {answer.error}"
-    if differs := difference(answer, steps):
-        return f"not as the full form: {differs}"
-    return "" if answer.steps.keys() == steps.keys() else "not as the full form: other steps"
+    cut = cut_file(visit.request.code, visit.request.name, visit.uses.watched, needed)
+    return write_file(*cut, emitted, [visit.request.arguments, *visit.sets_that_run])
 
 
 def difference(signed: Signed, steps: Mapping[str, str]) -> str:
@@ -485,32 +475,36 @@ _FURTHER = 2  # calls shown besides the first
 _CALL = 120  # characters of a call
 
 
-def write_file(minimized: MinimizedText, emitted: Emitted, calls: Sequence[CallsToRun]) -> MinimizedFile | str:
+def write_file(
+    text: str, cut: Mapping[str, int], names: Collection[str], emitted: Emitted, calls: Sequence[CallsToRun]
+) -> MinimizedFile | str:
     """Return the minimized file with its header, or why it is not written: a longer file is not lean.
 
     Args:
+        text, cut, names: as from `cut_file`.
         emitted: the closed file.
         calls: those that it is confirmed with.
     """
     licenses = dict(zip(emitted.files, emitted.licenses, strict=True))
     root = emitted.files[0]
-    kept = {emitted.places[name] for name in minimized.names if name in emitted.places} - {root}
+    kept = {emitted.places[name] for name in names if name in emitted.places} - {root}
     further = [file for file in emitted.files if file in kept]
     license_ = combine_licenses(map(licenses.__getitem__, [root, *further]))
+    renamed = [change for change in emitted.changes.get("renamed", ()) if change.partition(" -> ")[2] in names]
     head = [
         *_replace_license(emitted.code, license_),
         *describe_files(further, licenses),
-        *describe_changes(_list_changes(emitted.changes, minimized.names)),
-        *_describe_use(calls, minimized.cut),
+        *describe_changes({**emitted.changes, "renamed": renamed}),
+        *_describe_use(calls, cut),
     ]
-    code = "\n".join([*head, "", minimized.text.strip(), ""])
+    code = "\n".join([*head, "", text.strip(), ""])
     try:
         decode_python(code)
     except SyntaxError as error:  # its first lines are others than those of the closed file
         return str(error.msg)
     if code.count("\n") >= emitted.code.count("\n"):
         return "not shorter than the closed file"
-    requires = list_requirements(minimized.text, emitted.packages.values(), emitted.packages)
+    requires = list_requirements(text, emitted.packages.values(), emitted.packages)
     return MinimizedFile(code, requires, license_)
 
 
@@ -538,12 +532,6 @@ def _replace_license(full: str, license_: str) -> Iterator[str]:
             yield f"{_LICENSE}{license_}"
             return
         yield line
-
-
-def _list_changes(changes: Mapping[str, Collection[str]], names: Collection[str]) -> dict[str, Collection[str]]:
-    """Return the changes to the kept definitions."""
-    renamed = [text for text in changes.get("renamed", ()) if text.partition(" -> ")[2] in names]
-    return {**changes, "renamed": renamed}
 
 
 def _describe_use(sets: Sequence[CallsToRun], cut: Mapping[str, int]) -> list[str]:
