@@ -16,7 +16,6 @@ import builtins
 import json
 import re
 import sys
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
@@ -38,8 +37,8 @@ from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.stage import SandboxOptions, open_sandbox
 from lemur_core.source.facts import IMPORT, Statement, Use
-from lemur_core.source.parse import parse_file
-from lemur_core.source.text import Edit, Import, Lines, apply, import_section, list_nodes, normalise
+from lemur_core.source.parse import read_facts
+from lemur_core.source.text import Edit, Import, Lines, apply, import_section, list_nodes, normalise, parse_code
 from manifests.provenance import header_lines, is_guess
 from manifests.provenance.licenses import combine_licenses
 
@@ -133,9 +132,7 @@ def cut_file(
     Returns: its text without header, the number of cuts by kind, and the names that the kept statements define.
     """
     text = normalise(code)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(text)
+    tree = parse_code(text)
     units = _read_units(text, tree, name, watched)
     defined = {bound for unit in units for bound in unit.binds}
     own = {bound for unit in units if not unit.is_import for bound in unit.binds}  # callers import torch themselves
@@ -183,7 +180,7 @@ def _asks(text: bytes, unit: _Unit) -> bool:
 
 
 def _read_units(text: bytes, tree: ast.Module, name: str, watched: Watched) -> list[_Unit]:
-    facts, lines = parse_file(text, builtins=True), Lines(text)
+    facts, lines = read_facts(tree, text, builtins=True), Lines(text)
     blocks = facts.blocks
     units: dict[int, _Unit] = {}
     for statement in facts.statements:
