@@ -25,14 +25,12 @@ from extract.emit.closure import (
     try_to_collect,
 )
 from extract.emit.render import (
-    COMPUTED,
     BlockNames,
     Renderer,
     annotation_name,
     choose_names,
     describe_changes,
     describe_files,
-    list_computed,
     wrap,
 )
 from extract.resolve.dependencies import DependencyGraph
@@ -278,9 +276,7 @@ def _with_glue(
             ours.append(text)
         else:
             theirs += namespaces.fill_before(group)
-            computed = _bind_computed(group, names, graph)
-            theirs += [f"{COMPUTED} = dict(globals())", text, *computed] if computed else [text]
-            theirs += [filled[node.key] for node in group.nodes if node.key in filled]
+            theirs += [text, *(filled[node.key] for node in group.nodes if node.key in filled)]
     absent, undefined, registry = (
         names.of.get(graph.ours(replacement), "") for replacement in (NOT_INSTALLED, NOT_DEFINED, REGISTRY)
     )
@@ -294,15 +290,6 @@ def _with_glue(
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, RegistrySymbol)})
     lines += namespaces.create()
     return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *namespaces.complete()]
-
-
-def _bind_computed(group: StatementGroup, names: BlockNames, graph: DependencyGraph) -> list[str]:
-    """Return the lines that bind the names which a group's statements compute, so that readers see them bound."""
-    undefined = names.of.get(graph.ours(NOT_DEFINED), "")
-    computing = dict.fromkeys(node.module for node in group.nodes if node.statement is node.module.writer)
-    computed = (symbol for module in computing for symbol in list_computed(module, names))
-    lines = sorted(f'{names.of[s]} = {COMPUTED}.get("{s.name}", {undefined}("{s.name}"))' for s in computed)
-    return ["\n".join(lines)] if lines else []
 
 
 def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, str]:

@@ -100,8 +100,7 @@ class DependencyGraph:
         """Return the statements that define a symbol and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
-            binders = module.find_binders(name) or filter(None, [module.writer])
-            statements = {s.number: s for s in (*binders, *module.changes.get(name, ()))}
+            statements = {s.number: s for s in (*module.find_binders(name), *module.changes.get(name, ()))}
             self._members[symbol] = tuple(StatementNode(module, statements[number]) for number in sorted(statements))
         return self._members[symbol]
 
@@ -220,12 +219,12 @@ class DependencyGraph:
     def _link_use(
         self, module: Module, use: Use, alias: Alias | None, result: StatementLinks, target: Target | None = None
     ) -> None:
-        target, consumed = self._find_name(module, use.name) if target is None else target, 0
+        target, consumed = self.library.lookup(module, use.name) if target is None else target, 0
         while isinstance(target, Module) and consumed < len(use.attributes):
             if use.attributes[consumed] == FileName().name:
                 result.links.append(NameLink(use, FileName(), consumed + 1, How.SAME_FILE))
                 return
-            inner = self._find_name(target, use.attributes[consumed])
+            inner = self.library.lookup(target, use.attributes[consumed])
             if isinstance(inner, Missing) and find_operator(use.attributes[consumed]) is not None:
                 break  # a compiled operator: `_native_link` replaces it, although its module lacks the name
             target, consumed = inner, consumed + 1
@@ -286,14 +285,10 @@ class DependencyGraph:
             and any(use.name not in BUILTINS for use in binders[0].uses)
             and all(
                 use.name in BUILTINS
-                or (isinstance(found := self._find_name(target.module, use.name), External) and found.runtime)
+                or (isinstance(found := self.library.lookup(target.module, use.name), External) and found.runtime)
                 for use in binders[0].uses
             )
         )
-
-    def _find_name(self, module: Module, name: str) -> Target:
-        target = self.library.lookup(module, name)
-        return (self.library.find_written(module, name) or target) if isinstance(target, Missing) else target
 
     def symbol(self, target: Definition) -> Symbol:
         """Return the symbol that represents a definition in a file: the definition itself, or its replacement."""
