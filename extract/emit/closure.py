@@ -438,7 +438,7 @@ class _Needs:
     soft: Groups = field(default_factory=dict)  # read when its functions are called
     started: Groups = field(default_factory=dict)  # with functions that may be called while it runs
     called: Groups = field(default_factory=dict)  # with functions that its own functions call
-    noted: Groups = field(default_factory=dict)  # in annotations and modules that it reads: first if that is possible
+    noted: Groups = field(default_factory=dict)  # in annotations: first if that is possible
     fills: bool = False  # whether the group changes containers of others
     runs: tuple[int, int] = (0, 0)  # position in an import of the block's own file
 
@@ -493,11 +493,6 @@ class _Ordering:
                 for target in links.alias_links:
                     if isinstance(target, Definition):
                         needs.hard.update(self._list_groups(node, target, True))
-                for link in links.links:
-                    if isinstance(link.symbol, ModuleValue) and link.symbol.early:
-                        for item in self._graph.items(link.symbol).values():
-                            if isinstance(item, Definition):
-                                needs.noted.update(self._list_groups(node, item, True))
                 for use, noted in links.notes:
                     named = self._graph.symbol(noted) if isinstance(noted, Definition) else None
                     if use.start >= 0 and isinstance(named, Definition):

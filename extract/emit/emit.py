@@ -8,7 +8,6 @@ import json
 import re
 import warnings
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,7 +49,6 @@ from extract.resolve.symbols import (
     Registries,
     RegistrySymbol,
     StatementNode,
-    Symbol,
     Undefined,
 )
 from extract.sources import PackageSource
@@ -270,12 +268,10 @@ def _with_glue(
     """Return the texts of the groups: our replacements first, then the objects created from them."""
     ours, theirs = [], []
     filled = _fillings(closure, names)
-    namespaces = Namespaces(closure, graph, names)
     for group, text in pieces:
         if group.module.source.name == SOURCE_NAME:
             ours.append(text)
         else:
-            theirs += namespaces.fill_before(group)
             theirs += [text, *(filled[node.key] for node in group.nodes if node.key in filled)]
     absent, undefined, registry = (
         names.of.get(graph.ours(replacement), "") for replacement in (NOT_INSTALLED, NOT_DEFINED, REGISTRY)
@@ -288,8 +284,7 @@ def _with_glue(
         )
     lines += sorted(f'{names.of[s]} = {undefined}("{s.bound}")' for s in names.of if isinstance(s, Undefined))
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, RegistrySymbol)})
-    lines += namespaces.create()
-    return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *namespaces.complete()]
+    return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *_list_namespaces(graph, names)]
 
 
 def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, str]:
@@ -386,63 +381,9 @@ def _future_lines(closure: Closure, graph: DependencyGraph, names: BlockNames) -
     return []
 
 
-class Namespaces:
-    """The lines for modules that are used as values: most are created at the end of the file, where all names exist.
-
-    One that is read on import is created at the start, and filled before each statement that reads it and at the end.
-    """
-
-    def __init__(self, closure: Closure, graph: DependencyGraph, names: BlockNames) -> None:
-        self._graph = graph
-        self._names = names
-        self._symbols = sorted((s for s in names.of if isinstance(s, ModuleValue)), key=lambda s: names.of[s])
-        self._early = [symbol for symbol in self._symbols if symbol.early]
-        items = {symbol: graph.items(symbol).items() for symbol in self._symbols}
-        self._left = {s: dict(items[s] if s.early else sorted(items[s])) for s in self._symbols}
-        #: Definitions whose statements are still to come.
-        theirs = (node for node in closure.nodes_in_order if node.module.source.name != SOURCE_NAME)
-        self._missing: Counter[Symbol] = Counter(
-            Definition(node.module, name) for node in theirs for name in node.statement.binds
-        )
-
-    def create(self) -> list[str]:
-        """Return the lines that create those that are read on import."""
-        of = self._names.of
-        lines = [f"{of[symbol]} = {self._types}.ModuleType({symbol.name!r})" for symbol in self._early]
-        # Functions that read it later see the same object.
-        return lines + [f"{of[symbol]} = {of[early]}" for symbol, early in self._twins() if early in of]
-
-    def fill_before(self, group: StatementGroup) -> list[str]:
-        """Return the lines that precede a group; groups are to be given in their order."""
-        if not self._early:
-            return []
-        read = {link.symbol for node in group.nodes for links in self._graph.iter_links(node) for link in links.links}
-        texts = []
-        for symbol in (symbol for symbol in self._early if symbol in read):
-            there = [name for name, item in self._left[symbol].items() if not self._missing[item]]
-            texts += self._fill(symbol, {name: self._left[symbol].pop(name) for name in there})
-        for node in group.nodes:
-            self._missing.subtract(Definition(node.module, name) for name in node.statement.binds)
-        return texts
-
-    def complete(self) -> list[str]:
-        """Return the lines at the end of the file."""
-        of = self._names.of
-        whole = [symbol for symbol, early in self._twins() if early not in of]
-        texts = [self._write(f"{of[symbol]} = {self._types}.SimpleNamespace", self._left[symbol]) for symbol in whole]
-        return texts + [text for symbol in self._early for text in self._fill(symbol, self._left[symbol])]
-
-    def _twins(self) -> Iterator[tuple[ModuleValue, ModuleValue]]:
-        """Yield those that only functions read, each with the symbol that it would be if it were read on import."""
-        yield from ((symbol, symbol._replace(early=True)) for symbol in self._symbols if not symbol.early)
-
-    @property
-    def _types(self) -> str:
-        return self._names.of[Import("types", "", False, "types")]
-
-    def _fill(self, symbol: ModuleValue, items: Mapping[str, Symbol]) -> list[str]:
-        return [self._write(f"vars({self._names.of[symbol]}).update", items)] if items else []
-
-    def _write(self, call: str, items: Mapping[str, Symbol]) -> str:
-        lines = "".join(f"    {name}={self._names.of[item]},\n" for name, item in items.items())
-        return f"{call}(\n{lines})"
+def _list_namespaces(graph: DependencyGraph, names: BlockNames) -> Iterator[str]:
+    """Yield the objects for modules that functions use as values, at the end of the file: with their public names."""
+    for symbol in sorted((s for s in names.of if isinstance(s, ModuleValue)), key=names.of.__getitem__):
+        items = sorted(graph.items(symbol).items())
+        lines = "".join(f"    {name}={names.of[item]},\n" for name, item in items)
+        yield f"{names.of[symbol]} = {names.of[Import('types', '', False, 'types')]}.SimpleNamespace(\n{lines})"

@@ -109,10 +109,8 @@ class DependencyGraph:
         symbols: dict[str, Symbol] = {}
         for name in self.library.public_names(namespace.module):
             target = self.library.lookup(namespace.module, name)
-            if isinstance(target, Definition) and (not namespace.early or _is_bound(target)):
+            if isinstance(target, Definition):
                 symbols[name] = self.symbol(target)
-            elif isinstance(target, Module) and namespace.early:
-                symbols[name] = ModuleValue(target, early=True)
         return symbols
 
     # -- links ---------------------------------------------------------------------------------------------------
@@ -243,8 +241,6 @@ class DependencyGraph:
             symbol = self.symbol(target)
             if isinstance(symbol, RegistrySymbol):
                 result.glue.append(self.registry_class)
-            elif not target.module.find_binders(target.name):  # perhaps one that the file computes
-                result.glue.append(self.ours(NOT_DEFINED))
             result.links.append(NameLink(use, symbol, consumed, self._find_how(module, use, target, consumed, alias)))
         elif isinstance(target, External):
             if (package := _read_operator(use, target)[:1]) and package[0] in RUNTIME:
@@ -257,12 +253,11 @@ class DependencyGraph:
                     result.requires.add(self.library.import_name(module.source, link.symbol.package))
                     if use.when == AT_CALL and not is_required(module.source.requires, link.symbol.package):
                         result.glue.append(self.ours(NOT_INSTALLED))
-        elif isinstance(target, Module) and use.when == AT_DEFINITION and _is_rebound(target):
-            what = f"{_locate(module, use)}: module {use.name}, whose functions rebind its names, is used as a value"
+        elif isinstance(target, Module) and use.when == AT_DEFINITION:
+            what = f"{_locate(module, use)}: module {use.name} is used as a value while it is imported"
             result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
         elif isinstance(target, Module):
-            early = use.when == AT_DEFINITION
-            result.links.append(NameLink(use, ModuleValue(target, early), consumed, How.HEURISTIC))
+            result.links.append(NameLink(use, ModuleValue(target), consumed, How.HEURISTIC))
             result.glue.append(Import("types", "", False, "types"))
         elif use.when == AT_CALL and use.local < 0 and self.library.lacks(module, use.name):
             # The original fails here, too, but perhaps in a branch that never runs, so this does not reject the class.
@@ -478,21 +473,6 @@ class DependencyGraph:
 def list_kept_blocks(module: Module, statement: Statement) -> tuple[int, ...]:
     """Return the `if` and `try` blocks around a statement that remain in the file; others are decided statically."""
     return tuple(number for number, _ in statement.path if not module.facts.blocks[number].static)
-
-
-def _is_rebound(module: Module) -> bool:
-    """Return whether functions of a module bind its names: a copy of them would not follow."""
-    return any(statement.late for statement in module.facts.statements)
-
-
-def _is_bound(target: Definition) -> bool:
-    """Return whether a name is bound whatever the blocks around its statements decide, as far as that shows."""
-    paths = [
-        [(b, arm) for b, arm in s.path if not target.module.facts.blocks[b].static]
-        for s in target.module.find_binders(target.name)
-    ]
-    arms = {path[0] for path in paths if path}
-    return not paths or not all(paths) or len(arms) > len({block for block, _ in arms})
 
 
 def _read_operator(use: Use, target: Target) -> tuple[str, ...]:
