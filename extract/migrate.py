@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from packaging.requirements import Requirement
 
 from extract.arguments.messages import BlockInPlace, list_sizes
-from extract.minimize import difference
 from extract.model.blocks import find_block
+from extract.proofs.minimize import difference
 from extract.proofs.runtime import PROVIDED, runtime_for
 from extract.proofs.visit import Signed
 from extract.sources import PackageSource, read_folder, walk

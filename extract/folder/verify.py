@@ -20,8 +20,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from extract.arguments.messages import CallRequest
-from extract.minimize import list_requirements
 from extract.model.results import at_least
+from extract.proofs.minimize import list_requirements
 from extract.proofs.runtime import PROVIDED, BlockRuntime, releases_of, runtime_for
 from extract.resolve.distributions import is_stated, read_confirmed
 from extract.resolve.modules import FOUNDATION, RUNTIME

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from extract.arguments.messages import list_sizes
 from extract.emit.emit import Emitted
 from extract.kinds import verify
-from extract.minimize import MinimizedFile, list_requirements, minimize_all
 from extract.model.blocks import load_block
 from extract.model.results import Result
 from extract.proofs.equivalence import BlockWithOriginal
+from extract.proofs.minimize import MinimizedFile, list_requirements, minimize_all
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from manifests.publish.staged import stage_files
