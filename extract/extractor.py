@@ -233,7 +233,8 @@ class BlockExtractor:
         files = [item for item in outcomes.values() if isinstance(item, Emitted)]
         if at_least(self.options.level, "constructed"):
             companions = self.context.finder.companions
-            files += [companion for item in list(files) for companion in companions.emit_for(item.target)]
+            copied = [target for target in selected.classes if isinstance(outcomes[target.block], Emitted)]
+            files += [companion for target in copied for companion in companions.emit_for(target)]
         self.context.require(files)
         pending = []
         for target in selected.classes:
