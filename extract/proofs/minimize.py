@@ -1,4 +1,4 @@
-"""Cut a closed file to what its known calls reach. Works on text only, without side effects.
+"""Minimize blocks: cut the closed file to what its known calls reach, and confirm the digests which the visit signed.
 
 Four kinds of cut, all of them over the whole file:
 
@@ -8,7 +8,8 @@ Four kinds of cut, all of them over the whole file:
 - *suite*: outside of the block's own class, a branch, a loop or a handler that never ran raises where it begins.
 - *docstring*: documentation goes, but for the summary of the block.
 
-What is cut names nothing that is needed, so that statements go with it.
+What is cut names nothing that is needed, so that statements go with it. The header of the file states its origin, the
+arguments that it supports, and the cuts.
 """
 
 import ast
@@ -385,6 +386,9 @@ def _does_nothing(node: ast.stmt) -> bool:
 
 
 _CHARACTERS = 300  # maximum length of an error message
+
+
+# --- confirming -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

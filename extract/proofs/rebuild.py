@@ -126,7 +126,7 @@ def make_request(
 
     Args:
         about: name, path, start_line, end_line and license, for the header of the file.
-        stored: its graphs, as returned by `extract.specs.algorithm.store_graphs`.
+        stored: its graphs, as returned by `extract.specs.make.store_graphs`.
         original: the block to compare with, if available.
     """
     header = (

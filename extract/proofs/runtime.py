@@ -1,10 +1,9 @@
 """Requirements of blocks besides the declared runtime: a folder with these distributions in the required versions.
 
 pip downloads their wheels, or sdists where there is no wheel and nothing to compile; they are unpacked without running
-any of their code. The folder is cached
-under the digest of its contents and is independent of other packages on this machine. It is appended to `sys.path`
-inside the sandbox, so that nothing in it can shadow the declared runtime. The originals that blocks are compared with
-are fetched in the same way, separately for each source.
+any of their code. The folder is cached under the digest of its contents and is independent of other packages on this
+machine. It is appended to `sys.path` inside the sandbox, so that nothing in it can shadow the declared runtime. The
+originals that blocks are compared with are fetched in the same way, separately for each source.
 """
 
 import contextlib
@@ -543,6 +542,14 @@ def _compile(folders: Sequence[Path]) -> None:
         names = ", ".join(folder.parent.name for folder in folders)
         note(f"{names}: compiling the bytecode took too long; modules are compiled on import")
 
+
+# --- local files ------------------------------------------------------------------------------------------------------
+
+# The files of a project that running its classes needs: foreign code sees only a copy of these.
+#
+# For example, of `project/.env`, `project/notes.txt`, `project/net/__init__.py`, `project/net/anchors.json` and
+# `project/net/deploy.pem`, only the two in the middle are copied. Tests, documents and configurations
+# are, too: they construct and call the classes as their authors mean it.
 
 _INIT = "__init__.py"
 

@@ -1,4 +1,4 @@
-"""Inside the sandbox: trace a block with the arguments of the search."""
+"""Sandbox guest: visit a block: its graphs, the lines that run in every known way, and digests of the results."""
 
 import copy
 import gc
@@ -206,6 +206,9 @@ _MOST_WORK = 1_000_000_000  # multiply-adds of all runs at further sizes, and of
 _FILE = f"{MODULE_NAME}.py"
 
 Inputs = tuple[list[Any], dict[str, Any]]
+
+
+# --- the visit --------------------------------------------------------------------------------------------------------
 
 
 def search_and_visit(payload: dict[str, Any]) -> dict[str, Any]:

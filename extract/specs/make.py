@@ -272,6 +272,8 @@ def read_spec_graph(spec: Spec) -> Graph | None:
         raise UserError(f"{spec.block}: its graph cannot be read: {error}; extract it again") from error
 
 
+# --- the algorithm ----------------------------------------------------------------------------------------------------
+
 #: What was seen of the recorded runs beside their graphs.
 _SEEN = ("returns", "route", "draws", "reads_values", "unused_parameters")
 #: Fields that hold a graph, both in trace results and in specs.
@@ -282,7 +284,7 @@ def store_graphs(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
     """Return the traced graphs in the form that a spec states them.
 
     Args:
-        answer: from `extract.proofs.trace_guest.trace_block`.
+        answer: from `extract.proofs.visit_guest.trace_block`.
         names: names of the parameters that take positional arguments.
     """
     stored = {name: answer[name] for name in _STORED}
@@ -407,6 +409,8 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
         except RebuildError as error:
             yield f"states that it rebuilds, but cannot be written: {error}"
 
+
+# --- calls as lines to paste: what `show` and `migrate` print, and `verify` executes ----------------------------------
 
 #: All names that the search uses in arguments.
 _IMPORTS = {

@@ -157,6 +157,15 @@ def _argument(kind: str, arg: ast.arg, default: ast.expr | None) -> SpecArgument
     return SpecArgument.model_validate({"name": arg.arg, "kind": kind, "type": type_, "default": value})
 
 
+# --- notation ---------------------------------------------------------------------------------------------------------
+
+# Neutral notation for Python expressions and annotations: the same values, not written as Python code.
+#
+# `(3, 4, 6, 3)` is `3×4×6×3`, `dict(type="BN", eps=0.001)` is `type BN; eps 0.001`, and `partial(nn.LayerNorm,
+# eps=1e-6)` is `LayerNorm with eps 1e-06`, `None` is `none`. Long values are described by their length; values known
+# only at run time are `computed`. Annotations have one spelling: `Optional[Tuple[int, int]]` is `tuple[int, int] |
+# None`.
+
 #: The maximum characters of a value and of a type, and tokens of a text; anything longer is only described.
 _LONGEST, _LONGEST_TYPE = 100, 80
 _TEXT_TOKENS = 5
