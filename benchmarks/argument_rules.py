@@ -44,12 +44,12 @@ def main() -> None:
         classes = discover(library, [library.by_path[source.name, file.path] for source, file in scope])
         found = select(classes, Selection(names=tuple(read_names(chosen.names)))).classes[:: chosen.every]
         files = ((target, emitter.emit(target)) for target in found)
-        emitted = {target: file for target, file in files if isinstance(file, Emitted) and not file.fault}
+        emitted = [(target, file) for target, file in files if isinstance(file, Emitted) and not file.fault]
         own = {source.name.partition("@")[0] for source in sources}
         own |= {name for s in sources for package in library.list_packages(s) for name in list_distributions(package)}
-        runtime = runtime_for(sorted({need for file in emitted.values() for need in file.requires}), known=sorted(own))
+        runtime = runtime_for(sorted({need for _, file in emitted for need in file.requires}), known=sorted(own))
         finder, jobs = HintFinder(library, index, emitter), []
-        for target, file in emitted.items():
+        for target, file in emitted:
             payload: dict[str, object] = {"code": file.code, "name": target.name, "goal": "backward"}
             payload |= {"folders": list(map(str, runtime.folders)), "hints": finder.hints_for(target).to_json()}
             packages = library.list_packages(target.module.source)
