@@ -43,17 +43,18 @@ def main() -> None:
         emitter = Emitter(library, index)
         classes = discover(library, [library.by_path[source.name, file.path] for source, file in scope])
         found = select(classes, Selection(names=tuple(read_names(chosen.names)))).classes[:: chosen.every]
-        emitted = [item for item in map(emitter.emit, found) if isinstance(item, Emitted) and not item.fault]
+        files = ((target, emitter.emit(target)) for target in found)
+        emitted = [(target, file) for target, file in files if isinstance(file, Emitted) and not file.fault]
         own = {source.name.partition("@")[0] for source in sources}
         own |= {name for s in sources for package in library.list_packages(s) for name in list_distributions(package)}
-        runtime = runtime_for(sorted({need for item in emitted for need in item.requires}), known=sorted(own))
+        runtime = runtime_for(sorted({need for _, file in emitted for need in file.requires}), known=sorted(own))
         finder, jobs = HintFinder(library, index, emitter), []
-        for item in emitted:
-            payload: dict[str, object] = {"code": item.code, "name": item.target.name, "goal": "backward"}
-            payload |= {"folders": list(map(str, runtime.folders)), "hints": finder.hints_for(item.target).to_json()}
-            packages = library.list_packages(item.target.module.source)
+        for target, file in emitted:
+            payload: dict[str, object] = {"code": file.code, "name": target.name, "goal": "backward"}
+            payload |= {"folders": list(map(str, runtime.folders)), "hints": finder.hints_for(target).to_json()}
+            packages = library.list_packages(target.module.source)
             payload["origin"] = [name for name in packages if name != FOUNDATION]
-            jobs.append(Job(item.target.block, _ENTRY, payload, _LIMITS))
+            jobs.append(Job(target.block, _ENTRY, payload, _LIMITS))
         with Sandbox(readable=runtime.folders, preload=PRELOAD, entries=[_ENTRY]) as box:
             answers = [outcome.value for outcome in box.run(jobs) if outcome.status is Status.OK]
     ran = [answer for answer in answers if isinstance(answer, dict) and at_least(answer["level"], "forward")]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.model.categories import split_words
-from extract.search.index import FILLER, list_words
+from extract.search import FILLER, list_words
 
 _AT_LEAST = 12  # words, where the docstring has as many
 _AT_MOST = 40

@@ -21,8 +21,7 @@ from typing import Any
 
 from extract.model.blocks import read_blocks
 from extract.proofs.runtime import runtime_for
-from extract.specs.make import read_observed
-from extract.specs.printed import print_call
+from extract.specs.make import print_call, read_observed
 from lemur_core.sandbox import Job, Limits, Sandbox
 from manifests.records import Observed
 

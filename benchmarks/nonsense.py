@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from extract.specs.algorithm import graphs_in_spec
+from extract.specs.make import graphs_in_spec
 from lemur.synthesis.request import Attempt, RequestedBlock
 from lemur.synthesis.steps import NetworkProposal, Prover, parameters_used
 from lemur_core.files.markdown import table

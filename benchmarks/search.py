@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.descriptions import description, docstring_in, telling, without_name
-from extract.search.index import open_index
+from extract.search import open_index
 from lemur_core.files.atomic import sha256_file
 from manifests.folders.manifest import Manifest, Output, Stopwatch, write_manifest
 from manifests.provenance import SPECS

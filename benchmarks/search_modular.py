@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.search import told
-from extract.search.alike import Features, compare_features, read_features
+from lemur.like import Features, compare_features, read_features
 
 #: Model and name of a class.
 Key = tuple[str, str]

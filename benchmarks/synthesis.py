@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.served import MODEL, serve
 from extract.model.results import wilson
-from extract.search.index import Filters, open_index, search
+from extract.search import Filters, open_index, search
 from lemur.synthesis.endpoint import Answer, Asker, Endpoint, Model, Request, Take
 from lemur.synthesis.folder import Tried, last_answers
 from lemur.synthesis.loop import synthesize

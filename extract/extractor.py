@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from extract.arguments.hints import HintFinder
-from extract.emit.emit import CachedEmitter, Emitted, Unresolved
+from extract.emit.emit import Emitted, Emitter, Unresolved
 from extract.extras import choose_form, emit_with_extras, find_lacking_extras
 from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
@@ -75,7 +75,7 @@ class BlockExtractor:
             self.facts.sources, self.index.facts, distributions=confirmed, load_outline=self.index.outline
         )
         self._classes: tuple[TargetClass, ...] | None = None
-        self._emitter = CachedEmitter(self.library, self.index, self.facts.sources)
+        self._emitter = Emitter(self.library, self.index, self.facts.sources)
         finder = HintFinder(self.library, self.index, self._emitter)
         self.context = StageContext(self.facts, self.library, self.index, finder)
 
@@ -233,7 +233,8 @@ class BlockExtractor:
         files = [item for item in outcomes.values() if isinstance(item, Emitted)]
         if at_least(self.options.level, "constructed"):
             companions = self.context.finder.companions
-            files += [companion for item in list(files) for companion in companions.emit_for(item.target)]
+            copied = [target for target in selected.classes if isinstance(outcomes[target.block], Emitted)]
+            files += [companion for target in copied for companion in companions.emit_for(target)]
         self.context.require(files)
         pending = []
         for target in selected.classes:
@@ -275,7 +276,7 @@ class BlockExtractor:
                     outcomes[target.block] = self._emitter.emit(target)
                 except (RecursionError, MemoryError):
                     why = "cannot be copied within the stack and memory of Python"
-                    outcomes[target.block] = Unresolved(target, Reason.TOO_LARGE, why)
+                    outcomes[target.block] = Unresolved(Reason.TOO_LARGE, why)
                 gc.collect(1)
                 advance(1)
         self._keep_answers()

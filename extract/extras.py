@@ -62,9 +62,10 @@ def emit_with_extras(
     emitted = {}
     for block in blocks:
         module = extended.by_path[block.target.module.source.name, block.target.module.file.path]
-        outcome = emitter.emit(replace(block.target, module=module))
+        target = replace(block.target, module=module)
+        outcome = emitter.emit(target)
         if isinstance(outcome, Emitted):
-            emitted[block.target.block] = PendingBlock(outcome.target, outcome, BlockVerdict("emitted"))
+            emitted[block.target.block] = PendingBlock(target, outcome, BlockVerdict("emitted"))
     return emitted
 
 

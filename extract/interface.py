@@ -16,7 +16,7 @@ from extract.model.blocks import find, find_block, iterate_blocks, load_block, r
 from extract.model.options import ExtractOptions
 from extract.model.results import Options
 from extract.proofs.rebuild import list_shapes, rebuild_rows
-from extract.search.index import Filters, open_index, search
+from extract.search import Filters, open_index, search
 from extract.specs.make import read_spec, read_spec_graph
 from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError, UserError

@@ -15,16 +15,15 @@ from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 
-from extract.arguments.messages import BlockInPlace, CallTexts, list_sizes
-from extract.minimize.stage import difference
+from extract.arguments.messages import BlockInPlace, list_sizes
 from extract.model.blocks import find_block
+from extract.proofs.minimize import difference
 from extract.proofs.runtime import PROVIDED, runtime_for
 from extract.proofs.visit import Signed
 from extract.sources import PackageSource, read_folder, walk
 from extract.sources.contents import MAX_FILE_BYTES
 from extract.sources.metadata import is_text
-from extract.specs.make import read_arguments
-from extract.specs.printed import print_call
+from extract.specs.make import print_call, read_arguments
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, write_together
 from lemur_core.files.errors import UserError
@@ -89,17 +88,16 @@ def migrate(
             )
         module, import_root = _find_module(project, path, into)
         lines, calls = print_call(row, form.code, module), read_arguments(row.arguments)
-        if not lines or calls is None or calls.forward is None:
+        if not lines or calls is None or calls[1] is None:
             raise UserError(
                 f"{row.block}: no call is known that runs it, so nothing can be proven; choose another block"
             )
-        init, forward = (CallTexts(args=call.args, kwargs=call.kwargs) for call in (calls.init, calls.forward))
         alone = BlockInPlace(
             form.code,
             row.name,
             origin=(),
             folders=(),
-            arguments={"init": init, "forward": forward},
+            arguments={"init": calls[0], "forward": calls[1]},
             companions=(),
             sizes=list_sizes(json.loads(row.observed or "{}")),
             others={},

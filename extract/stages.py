@@ -19,10 +19,10 @@ from packaging.utils import canonicalize_name
 from extract.arguments.hints import HintFinder
 from extract.arguments.messages import NAME, CompanionCode
 from extract.emit.emit import Emitted
-from extract.minimize.stage import MinimizedFile, minimize_all
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.equivalence import BlockWithOriginal, EquivalenceResult, compare_all
+from extract.proofs.minimize import MinimizedFile, minimize_all
 from extract.proofs.rebuild import REBUILD, count_rebuilt, is_sampled, make_request, rebuild_all
 from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
@@ -50,9 +50,8 @@ from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
 from extract.sources import PackageSource
-from extract.specs.algorithm import add_rebuild_outcome, store_graphs
 from extract.specs.behavior import list_not_shown
-from extract.specs.make import positional_names
+from extract.specs.make import add_rebuild_outcome, positional_names, store_graphs
 from extract.specs.outline import read_outline
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores

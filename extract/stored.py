@@ -14,7 +14,7 @@ from dataclasses import fields
 from pydantic import ValidationError
 
 from extract.model.results import Options, Result, RunFacts
-from extract.proofs.local_files import copy_importable
+from extract.proofs.runtime import copy_importable
 from extract.resolve.index import FactsIndex
 from lemur_core.sandbox.cached import product_digest, run_versions
 from lemur_core.sandbox.server.received import inflate

@@ -334,9 +334,9 @@ def search(
       lemur search channel attention --in blocks
       lemur search --like SEModule --in blocks
     """
-    from extract.search import command, index
+    from extract.search import Filters, search_folder
 
-    filters = index.Filters(tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()), spec is not None)
+    filters = Filters(tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()), spec is not None)
     if like is not None:
         if query or spec is not None:
             raise UsageError("--like: cannot be combined with QUERY or --spec; omit them")
@@ -346,7 +346,7 @@ def search(
         return
     if spec is not None and spec.is_file() and not force:
         raise UserError(f"{spec}: exists already; choose another --spec, or add --force to replace it")
-    command.search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)
+    search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)
 
 
 _MACHINE = "This machine"

@@ -8,24 +8,28 @@ import json
 import re
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
-from extract.emit.closure import Closure, StatementGroup, collect, try_to_collect
-from extract.emit.lookups import list_package_settings, list_settings, resolve_lookups
-from extract.emit.namespaces import Namespaces
-from extract.emit.order import order_statements
+from pydantic import TypeAdapter
+
+from extract.emit.closure import (
+    Closure,
+    StatementGroup,
+    collect,
+    order_statements,
+    resolve_lookups,
+    try_to_collect,
+)
 from extract.emit.render import (
-    COMPUTED,
     BlockNames,
     Renderer,
     annotation_name,
     choose_names,
     describe_changes,
     describe_files,
-    list_computed,
     wrap,
 )
 from extract.resolve.dependencies import DependencyGraph
@@ -38,6 +42,7 @@ from extract.resolve.standins import NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURC
 from extract.resolve.symbols import (
     FileName,
     How,
+    ModuleValue,
     NodeKey,
     OptionalPackage,
     Reason,
@@ -62,7 +67,6 @@ _DELETION = re.compile(rb"del\b[\s(]*\w+(?:\s*,\s*\w+)*[\s,)]*")  # of names, no
 class Emitted:
     """The file of a block."""
 
-    target: TargetClass
     code: str
     packages: Mapping[str, str]  # the requirement (PEP 508) of each imported package that is not in the runtime
     files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was extracted from
@@ -83,26 +87,57 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A class that cannot become a block: an expected outcome, not an exception."""
+    """Why a class cannot become a block: an expected outcome, not an exception."""
 
-    target: TargetClass
     reason: Reason
     detail: str
 
 
-class Emitter:
-    """Emitter of the blocks of one library."""
+_OUTCOME: TypeAdapter[Emitted | Unresolved] = TypeAdapter(Emitted | Unresolved)
+_MAX_BYTES = 256 * 2**20  # of one outcome, as JSON
 
-    def __init__(self, library: CorpusIndex, index: FactsIndex) -> None:
+
+class Emitter:
+    """Emitter of the blocks of one library.
+
+    Args: kept: all sources, in order, if outcomes are stored in the index, and recalled in later runs over the same.
+    """
+
+    def __init__(self, library: CorpusIndex, index: FactsIndex, kept: Sequence[PackageSource] | None = None) -> None:
         self.graph = DependencyGraph(library, Registries(library, index))
+        self._index, self._kept = index, kept
+
+    @cached_property
+    def _key(self) -> str:
+        """The key of everything that emitting depends on, including the order of sources but not their folders."""
+        about = [
+            [source.describe() for source in self._kept or ()],
+            [(file.path, file.blob) for file in replacement_source().files],
+            RUNTIME_NAMES.key(),
+            sorted(self.graph.library.distributions.items()),
+            code_digest("extract.emit.emit:Emitter"),
+        ]
+        return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
     def emit(self, target: TargetClass, also: Sequence[Definition] = ()) -> Emitted | Unresolved:
         """Copy one class and everything that it needs into a self-contained module.
 
         Args: also: further definitions, such as the classes of its arguments; left out if one cannot be copied.
         """
+        if self._kept is None:
+            return self._emit(target, also)
+        key = ":".join(["emitted", self._key, target.block, *(f"{d.module.name}.{d.name}" for d in also)])
+        known = self._index.recall(key)
+        if known is not None:
+            with suppress(ValueError):  # damaged
+                return _OUTCOME.validate_json(inflate(known, _MAX_BYTES))
+        outcome = self._emit(target, also)
+        self._index.remember(key, zlib.compress(_OUTCOME.dump_json(outcome), 1))
+        return outcome
+
+    def _emit(self, target: TargetClass, also: Sequence[Definition]) -> Emitted | Unresolved:
         if target.nested is not None and target.nested.why:
-            return Unresolved(target, Reason.NESTED_CLASS, target.nested.why)
+            return Unresolved(Reason.NESTED_CLASS, target.nested.why)
         closure, graph = Closure(target), self.graph
         collect(closure, graph, [target.root])
         if also and not closure.problems:
@@ -113,7 +148,7 @@ class Emitter:
             resolve_lookups(closure, graph)
         if closure.problems:
             first = next(iter(closure.problems))
-            return Unresolved(target, first.reason, first.detail)
+            return Unresolved(first.reason, first.detail)
         order_statements(closure, graph)
         names = choose_names(closure, graph)
         renderer = Renderer(closure, graph, names)
@@ -121,16 +156,13 @@ class Emitter:
         # A name that is deleted in the author's file is in no one's way here, and another order may still need it.
         groups = [group for group in closure.groups if not all(map(_is_deletion, group.nodes))]
         pieces = [(group, renderer.render(group).strip("\n")) for group in groups]
-        settings = list_settings([(node.module, node.statement) for node in closure.nodes_in_order])
-        around = list_package_settings(closure.modules) if closure.requires else {}
-        body = _set_variables(settings, names)
-        body += _with_glue(pieces, closure, graph, names, late)
+        body = _with_glue(pieces, closure, graph, names, late)
         body += [*_alias_lines(names, closure), *_bind_nested(names, target)]
-        changes = _list_changes(closure, names, renderer, {**around, **settings})
+        changes = _list_changes(closure, names, renderer)
         head = [*_header(closure, changes), *_future_lines(closure, graph, names)]
         # Packages that no statement needs on import are imported further down.
         at_once = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol not in late)
-        head += _import_after(around, (symbol._replace(bound=names.of[symbol]) for symbol in at_once))
+        head += import_section(symbol._replace(bound=names.of[symbol]) for symbol in at_once)
 
         def write(annotations: Iterable[str]) -> str:
             lines = [f"{name} = object" for name in sorted(annotations)]
@@ -146,7 +178,6 @@ class Emitter:
         except (SyntaxError, ValueError, RecursionError) as error:
             fault = str(error)
         return Emitted(
-            target,
             code,
             # Sorted: the order of a set differs from run to run.
             packages={package: self._find_requirement(package, closure) for package in sorted(closure.requires)},
@@ -173,67 +204,6 @@ class Emitter:
         if any(library.has_folder(source, package) for source in sources.values()):
             return make_guess(package)  # rather the project's own code than what an index has by that name
         return find_requirement(package, stated, library.distributions)
-
-
-# -- cache: emitted files depend only on the sources, our own code and the runtime ------------------------------------
-
-
-class CachedEmitter(Emitter):
-    """Emitter that stores its results in the index, so that later runs over the same sources reuse them."""
-
-    def __init__(self, library: CorpusIndex, index: FactsIndex, sources: Sequence[PackageSource]) -> None:
-        super().__init__(library, index)
-        self._index = index
-        self._sources = sources
-
-    @cached_property
-    def _key(self) -> str:
-        return _key(self._sources, self.graph.library.distributions)
-
-    def emit(self, target: TargetClass, also: Sequence[Definition] = ()) -> Emitted | Unresolved:
-        """Return the closed file of a class, or why there is none; from the index if stored there."""
-        key = ":".join(["emitted", self._key, target.block, *(f"{d.module.name}.{d.name}" for d in also)])
-        kept = self._index.recall(key)
-        outcome = None if kept is None else _loads(kept, target)
-        if outcome is None:
-            outcome = super().emit(target, also)
-            self._index.remember(key, _dumps(outcome))
-        return outcome
-
-
-def _key(sources: Sequence[PackageSource], confirmed: Mapping[str, str]) -> str:
-    """Return the key of everything that emitting depends on, including the order of sources but not their folders."""
-    about = [
-        [source.describe() for source in sources],
-        [(file.path, file.blob) for file in replacement_source().files],
-        RUNTIME_NAMES.key(),
-        sorted(confirmed.items()),
-        code_digest("extract.emit.emit:Emitter"),
-    ]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
-
-
-_MAX_BYTES = 256 * 2**20  # of one emission, as JSON
-
-
-def _dumps(outcome: Emitted | Unresolved) -> bytes:
-    content = {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "target"}
-    return zlib.compress(json.dumps(content).encode(), 1)
-
-
-def _loads(kept: bytes, root: TargetClass) -> Emitted | Unresolved | None:
-    """Return the stored outcome; None if it is damaged."""
-    try:
-        content: dict[str, Any] = json.loads(inflate(kept, _MAX_BYTES))
-        if "reason" in content:
-            return Unresolved(root, Reason(content["reason"]), content["detail"])
-        content |= {name: tuple(content[name]) for name in ("licenses", "resolutions", "undefined", "dynamic")}
-        content["files"] = tuple((source, path) for source, path in content["files"])
-        content["places"] = {name: (source, path) for name, (source, path) in content["places"].items()}
-        content["changes"] = {kind: tuple(texts) for kind, texts in content["changes"].items()}
-        return Emitted(root, **content)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 # -- parts of the file ------------------------------------------------------------------------------------------
@@ -284,26 +254,8 @@ def _list_late_imports(closure: Closure, graph: DependencyGraph) -> set[Import]:
     return imports - at_once
 
 
-def _set_variables(settings: Mapping[str, tuple[str, str]], names: BlockNames) -> list[str]:
-    """Return the lines that set environment variables which nothing else sets where the block is imported alone."""
-    ways = {"os": ".environ.setdefault", "os.environ": ".setdefault"}
-    imports = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol.thing in ways)
-    function = next((f"{names.of[symbol]}{ways[symbol.thing]}" for symbol in imports), "")
-    lines = [f"{function}({name!r}, {value!r})" for name, (value, _) in settings.items()]
-    return ["\n".join(lines)] if function and lines else []
-
-
 def _is_deletion(node: StatementNode) -> bool:
     return _DELETION.fullmatch(node.module.text, node.statement.start, node.statement.end) is not None
-
-
-def _import_after(settings: Mapping[str, tuple[str, str]], imports: Iterable[Import]) -> list[str]:
-    """Return the import lines, after those that set these environment variables."""
-    lines = import_section(imports)
-    if not settings:
-        return lines
-    assignments = [f"os.environ.setdefault({name!r}, {value!r})" for name, (value, _) in settings.items()]
-    return ["import os", "", *assignments, "", *(line for line in lines if line != "import os")]
 
 
 def _with_glue(
@@ -316,15 +268,11 @@ def _with_glue(
     """Return the texts of the groups: our replacements first, then the objects created from them."""
     ours, theirs = [], []
     filled = _fillings(closure, names)
-    namespaces = Namespaces(closure, graph, names)
     for group, text in pieces:
         if group.module.source.name == SOURCE_NAME:
             ours.append(text)
         else:
-            theirs += namespaces.fill_before(group)
-            computed = _bind_computed(group, names, graph)
-            theirs += [f"{COMPUTED} = dict(globals())", text, *computed] if computed else [text]
-            theirs += [filled[node.key] for node in group.nodes if node.key in filled]
+            theirs += [text, *(filled[node.key] for node in group.nodes if node.key in filled)]
     absent, undefined, registry = (
         names.of.get(graph.ours(replacement), "") for replacement in (NOT_INSTALLED, NOT_DEFINED, REGISTRY)
     )
@@ -336,17 +284,7 @@ def _with_glue(
         )
     lines += sorted(f'{names.of[s]} = {undefined}("{s.bound}")' for s in names.of if isinstance(s, Undefined))
     lines += sorted({f'{names.of[s]} = {registry}("{s.name}")' for s in names.of if isinstance(s, RegistrySymbol)})
-    lines += namespaces.create()
-    return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *namespaces.complete()]
-
-
-def _bind_computed(group: StatementGroup, names: BlockNames, graph: DependencyGraph) -> list[str]:
-    """Return the lines that bind the names which a group's statements compute, so that readers see them bound."""
-    undefined = names.of.get(graph.ours(NOT_DEFINED), "")
-    computing = dict.fromkeys(node.module for node in group.nodes if node.statement is node.module.writer)
-    computed = (symbol for module in computing for symbol in list_computed(module, names))
-    lines = sorted(f'{names.of[s]} = {COMPUTED}.get("{s.name}", {undefined}("{s.name}"))' for s in computed)
-    return ["\n".join(lines)] if lines else []
+    return [*ours, *(["\n".join(lines)] if lines else []), *theirs, *_list_namespaces(graph, names)]
 
 
 def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, str]:
@@ -402,9 +340,7 @@ def _header(closure: Closure, changes: Mapping[str, tuple[str, ...]]) -> list[st
     return [*comment_lines(lines), *describe_files(others, licenses), *describe_changes(changes), *lacking, ""]
 
 
-def _list_changes(
-    closure: Closure, names: BlockNames, renderer: Renderer, settings: Mapping[str, tuple[str, str]]
-) -> dict[str, tuple[str, ...]]:
+def _list_changes(closure: Closure, names: BlockNames, renderer: Renderer) -> dict[str, tuple[str, ...]]:
     """Return what differs from the author's text, by kind."""
     definitions = ((s.name, new) for s, new in names.of.items() if isinstance(s, Definition | RegistrySymbol))
     return {
@@ -412,7 +348,6 @@ def _list_changes(
         "renamed": tuple(f"{old} -> {new}" for old, new in definitions if old != new),
         "left out the decorators": tuple(text.splitlines()[0] for text in dict.fromkeys(renderer.dropped)),
         "taken as not installed:": tuple(sorted(renderer.absent)),
-        "sets the environment variables": tuple(f"{name}, as {path} does" for name, (_, path) in settings.items()),
     }
 
 
@@ -444,3 +379,11 @@ def _future_lines(closure: Closure, graph: DependencyGraph, names: BlockNames) -
             if not is_emitted and reads and use.name in names.annotations:
                 return lines
     return []
+
+
+def _list_namespaces(graph: DependencyGraph, names: BlockNames) -> Iterator[str]:
+    """Yield the objects for modules that functions use as values, at the end of the file: with their public names."""
+    for symbol in sorted((s for s in names.of if isinstance(s, ModuleValue)), key=names.of.__getitem__):
+        items = sorted(graph.items(symbol).items())
+        lines = "".join(f"    {name}={names.of[item]},\n" for name, item in items)
+        yield f"{names.of[symbol]} = {names.of[Import('types', '', False, 'types')]}.SimpleNamespace(\n{lines})"

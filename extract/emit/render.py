@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from extract.emit.closure import Closure, StatementGroup
+from extract.emit.closure import Closure, StatementGroup, shorten
 from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
 from extract.resolve.distributions import is_stated
 from extract.resolve.modules import Definition, External, Missing, Module, Target
@@ -28,9 +28,6 @@ from lemur_core.source.text import Edit, Import, apply, dedent
 
 #: Without a message: inside an f-string, Python before 3.12 allows no quotes.
 _NOT_RAISED = "ImportError()"
-#: The names that a loop computes, by name.
-COMPUTED = "_computed"
-_NAMESPACE = re.compile(rb"\b(?:globals|locals|vars)\(\)")
 _SEARCH = re.compile(
     r"""(?<![\w.])(?:\w+\.)*find_spec\(\s*(['"])(?P<package>[A-Za-z]\w*)[\w.]*\1\s*,?\s*(?:(?:package\s*=\s*)?None\s*)?\)"""
 )
@@ -98,12 +95,6 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
             shared[same] = names[symbol]
     imports = {same: name for same, name in shared.items() if same is not None}
     return BlockNames(names, _annotation_names(closure, graph, names, used, imports, taken_words))
-
-
-def list_computed(module: Module, names: BlockNames) -> list[Definition]:
-    """Return the definitions of a file that no statement binds: a loop computes them."""
-    definitions = (s for s in names.of if isinstance(s, Definition) and s.module is module)
-    return [symbol for symbol in definitions if not module.find_binders(symbol.name)]
 
 
 def find_required(closure: Closure, symbols: Iterable[Symbol]) -> set[str]:
@@ -256,10 +247,6 @@ class Renderer:
         for decorator, package in links.absent:  # what it compiles fails when it is called, not on import
             indent = text[decorator.start : decorator.start + decorator.column].decode()
             edits.append(Edit(decorator.start, decorator.end, f"{indent}@lambda _: {self.names.of[package]}\n"))
-        if statement is module.writer and list_computed(module, self.names):
-            # Into a table of its own: the names of other files stay what they are.
-            calls = _NAMESPACE.finditer(text, statement.start, statement.end)
-            edits += [Edit(match.start(), match.end(), COMPUTED) for match in calls]
         return apply(text, statement.start, statement.end, edits)
 
     def _link_edits(self, links: StatementLinks, statement: Statement | None = None) -> list[Edit]:
@@ -420,12 +407,6 @@ def describe_changes(changes: Mapping[str, Collection[str]]) -> list[str]:
     """
     parts = [f"{kind} {shorten(texts, _LISTED)}" for kind, texts in changes.items() if texts]
     return wrap("; ".join(["Changed: imports resolved and definitions brought together", *parts]) + ".")
-
-
-def shorten(names: Collection[str], most: int) -> str:
-    """Return the first names, and the number of the others."""
-    shown, more = list(names)[:most], len(names) - most
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def wrap(text: str) -> list[str]:

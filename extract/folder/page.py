@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.folder.report import overview
-from extract.specs.make import read_observed
-from extract.specs.printed import print_call
+from extract.specs.make import print_call, read_observed
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, plural
 from lemur_core.graphs.serialization import deserialize

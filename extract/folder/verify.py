@@ -20,15 +20,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from extract.arguments.messages import CallRequest
-from extract.minimize.stage import list_requirements
 from extract.model.results import at_least
+from extract.proofs.minimize import list_requirements
 from extract.proofs.runtime import PROVIDED, BlockRuntime, releases_of, runtime_for
 from extract.resolve.distributions import is_stated, read_confirmed
 from extract.resolve.modules import FOUNDATION, RUNTIME
 from extract.resolve.requirements import list_imports
-from extract.specs.algorithm import algorithm_faults
-from extract.specs.make import read_specs
-from extract.specs.printed import print_call
+from extract.specs.make import algorithm_faults, print_call, read_specs
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress

@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from extract.specs.make import read_observed, read_spec, read_spec_graph
-from extract.specs.printed import print_call
+from extract.specs.make import print_call, read_observed, read_spec, read_spec_graph
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import MissingNameError, UserError, near_names
 from lemur_core.files.markdown import make_visible, plural

@@ -14,7 +14,6 @@ from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 
 _MAX_TOGETHER = 40  # originals of one package in one process
-LIMITS_TOGETHER = Limits(wall_seconds=3600, cpu_seconds=400, memory_bytes=8 * 2**30)
 _REASON_CHARACTERS = 200
 _PARTS = ("state", "values", "eval", "train", "after")
 _MISSING_PACKAGE = ("raises ImportError", "raises ModuleNotFoundError")  # the original's package is incomplete here
@@ -52,7 +51,10 @@ SIGN_BLOCK = SandboxStage[Ours](
     Retries.NONE,
 )
 SIGN_ORIGINALS = SandboxStage[Mapping[str, Theirs]](
-    "extract.proofs.equivalence_guest:sign_originals", Mapping[str, Theirs], LIMITS_TOGETHER, Retries.NONE
+    "extract.proofs.equivalence_guest:sign_originals",
+    Mapping[str, Theirs],
+    Limits(wall_seconds=3600, cpu_seconds=400, memory_bytes=8 * 2**30),
+    Retries.NONE,
 )
 
 

@@ -14,8 +14,7 @@ from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, Spec
 from extract.model.blocks import find_block, read_blocks
 from extract.proofs.runtime import PROVIDED, releases_of, runtime_for
 from extract.resolve.index import FactsIndex
-from extract.specs.algorithm import graphs_in_spec
-from extract.specs.make import read_spec
+from extract.specs.make import graphs_in_spec, read_spec
 from lemur_core.files.atomic import check_new_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
@@ -127,7 +126,7 @@ def make_request(
 
     Args:
         about: name, path, start_line, end_line and license, for the header of the file.
-        stored: its graphs, as returned by `extract.specs.algorithm.store_graphs`.
+        stored: its graphs, as returned by `extract.specs.make.store_graphs`.
         original: the block to compare with, if available.
     """
     header = (

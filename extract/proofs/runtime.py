@@ -1,10 +1,9 @@
 """Requirements of blocks besides the declared runtime: a folder with these distributions in the required versions.
 
 pip downloads their wheels, or sdists where there is no wheel and nothing to compile; they are unpacked without running
-any of their code. The folder is cached
-under the digest of its contents and is independent of other packages on this machine. It is appended to `sys.path`
-inside the sandbox, so that nothing in it can shadow the declared runtime. The originals that blocks are compared with
-are fetched in the same way, separately for each source.
+any of their code. The folder is cached under the digest of its contents and is independent of other packages on this
+machine. It is appended to `sys.path` inside the sandbox, so that nothing in it can shadow the declared runtime. The
+originals that blocks are compared with are fetched in the same way, separately for each source.
 """
 
 import contextlib
@@ -32,18 +31,18 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from extract.proofs.local_files import copy_importable
 from extract.proofs.sdists import read_sdist, remembering_absence
 from extract.resolve.distributions import find_extra, find_requirement
-from extract.sources import PackageSource
-from extract.sources.contents import is_safe
+from extract.sources import PackageSource, walk
+from extract.sources.contents import MAX_FILE_BYTES, MAX_TOTAL_BYTES, is_about_code, is_safe
+from extract.sources.git import others_of
 from extract.sources.metadata import PackageFacts, read_facts
 from extract.sources.package import is_plain, module_path
-from extract.sources.store import is_whole, place, read_record, record, workspace
+from extract.sources.store import is_whole, keep_files, place, read_record, record, workspace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
-from lemur_core.files.foreign import check_growth
+from lemur_core.files.foreign import check_growth, may_hold_secrets
 from lemur_core.files.pip import AbsentError, NoWheelError, UndatedError, check_day, download, download_wheels
 from lemur_core.files.progress import note
 from lemur_core.sandbox.runtime import DECLARED, find_runtime, read_requirements
@@ -542,3 +541,58 @@ def _compile(folders: Sequence[Path]) -> None:
     except subprocess.TimeoutExpired:
         names = ", ".join(folder.parent.name for folder in folders)
         note(f"{names}: compiling the bytecode took too long; modules are compiled on import")
+
+
+# --- local files ------------------------------------------------------------------------------------------------------
+
+# The files of a project that running its classes needs: foreign code sees only a copy of these.
+#
+# For example, of `project/.env`, `project/notes.txt`, `project/net/__init__.py`, `project/net/anchors.json` and
+# `project/net/deploy.pem`, only the two in the middle are copied. Tests, documents and configurations
+# are, too: they construct and call the classes as their authors mean it.
+
+_INIT = "__init__.py"
+
+
+def copy_importable(source: PackageSource) -> Path:
+    """Return a folder of the cache with the Python files of a source, and the files next to them (`is_about_code`).
+
+    Of a local source, all data files inside its packages are copied. Hidden files, files with names of secrets
+    (`may_hold_secrets`), and data files of more than 32 MiB are left out; so are all further ones once they have a GiB.
+
+    Args: source: of a kind other than `package`.
+    Returns: the folder, named by the digest of its contents.
+    Raises: UserError if a file cannot be read, has changed since the source was opened, or cannot be copied.
+    """
+    content = {file.path: source.read(file) for file in source.files}
+    try:
+        content |= dict(_read_others(source))
+    except FileNotFoundError as error:
+        raise UserError(f"{source.name}: {error.filename} was removed while it was read; run again") from error
+    digests = {path: hashlib.sha256(data).hexdigest() for path, data in content.items()}
+    digest = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()[:32]
+    target = cache_folder("runtime", _FORMAT, "originals") / digest
+    keep_files(content, target, source.name)
+    return target
+
+
+def _read_others(source: PackageSource) -> Iterator[tuple[str, bytes]]:
+    inits = [file.path.removesuffix(_INIT) for file in source.files if file.path.rpartition("/")[2] == _INIT]
+    known = {file.path for file in source.files}
+    packages, total = tuple(inits), 0  # "" is the root, if it is a package itself
+    root = source.root if source.kind == "folder" else others_of(source)
+    for path in sorted(set(walk(root)) - known):
+        name = path.rpartition("/")[2]
+        is_data = not name.endswith(".py") and path.startswith(packages) and not may_hold_secrets(name)
+        if not (is_data or is_about_code(path)):
+            continue
+        file = root / path
+        try:
+            size = file.stat().st_size
+            if size > MAX_FILE_BYTES or total + size > MAX_TOTAL_BYTES:
+                continue
+            data = file.read_bytes()
+        except OSError:  # it is not code: whether anything needs it is seen when that runs
+            continue
+        total += size
+        yield path, data

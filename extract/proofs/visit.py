@@ -66,13 +66,6 @@ class Signed:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """Why a block cannot be constructed."""
-
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
 class Watched:
     """The executed parts of a file."""
 
@@ -146,9 +139,9 @@ LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
 VISIT = SandboxStage[Visit](
     "extract.proofs.visit_guest:visit_block", Visit, replace(LIMITS, cpu_seconds=120), Retries.NONE, "runs and graphs"
 )
-SIGN = SandboxStage[Signed | Stopped]("extract.proofs.visit_guest:sign_results", Signed | Stopped, LIMITS, Retries.NONE)
+SIGN = SandboxStage[Signed | Failure]("extract.proofs.visit_guest:sign_results", Signed | Failure, LIMITS, Retries.NONE)
 TRACE = SandboxStage[BlockGraphs | Failure](
-    "extract.proofs.trace_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.NONE
+    "extract.proofs.visit_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.NONE
 )
 
 
@@ -160,7 +153,7 @@ class RunnableBlock:
     observed: Mapping[str, Any] = field(default_factory=dict)  # an `Observed` record
     # Calls found in the corpus, in the format of `extract.arguments.hints.Hints.to_json`.
     hints: Mapping[str, Any] = field(default_factory=dict)
-    visit: "Visit | None" = None  # that of its search
+    visit: Visit | None = None  # that of its search
 
     def request(self, runtime: Sequence[Path]) -> BlockUses:
         """Return the request for the guest."""

@@ -100,8 +100,7 @@ class DependencyGraph:
         """Return the statements that define a symbol and those that change it afterwards, in file order."""
         if symbol not in self._members:
             module, name = symbol
-            binders = module.find_binders(name) or filter(None, [module.writer])
-            statements = {s.number: s for s in (*binders, *module.changes.get(name, ()))}
+            statements = {s.number: s for s in (*module.find_binders(name), *module.changes.get(name, ()))}
             self._members[symbol] = tuple(StatementNode(module, statements[number]) for number in sorted(statements))
         return self._members[symbol]
 
@@ -110,10 +109,8 @@ class DependencyGraph:
         symbols: dict[str, Symbol] = {}
         for name in self.library.public_names(namespace.module):
             target = self.library.lookup(namespace.module, name)
-            if isinstance(target, Definition) and (not namespace.early or _is_bound(target)):
+            if isinstance(target, Definition):
                 symbols[name] = self.symbol(target)
-            elif isinstance(target, Module) and namespace.early:
-                symbols[name] = ModuleValue(target, early=True)
         return symbols
 
     # -- links ---------------------------------------------------------------------------------------------------
@@ -220,12 +217,12 @@ class DependencyGraph:
     def _link_use(
         self, module: Module, use: Use, alias: Alias | None, result: StatementLinks, target: Target | None = None
     ) -> None:
-        target, consumed = self._find_name(module, use.name) if target is None else target, 0
+        target, consumed = self.library.lookup(module, use.name) if target is None else target, 0
         while isinstance(target, Module) and consumed < len(use.attributes):
             if use.attributes[consumed] == FileName().name:
                 result.links.append(NameLink(use, FileName(), consumed + 1, How.SAME_FILE))
                 return
-            inner = self._find_name(target, use.attributes[consumed])
+            inner = self.library.lookup(target, use.attributes[consumed])
             if isinstance(inner, Missing) and find_operator(use.attributes[consumed]) is not None:
                 break  # a compiled operator: `_native_link` replaces it, although its module lacks the name
             target, consumed = inner, consumed + 1
@@ -244,8 +241,6 @@ class DependencyGraph:
             symbol = self.symbol(target)
             if isinstance(symbol, RegistrySymbol):
                 result.glue.append(self.registry_class)
-            elif not target.module.find_binders(target.name):  # perhaps one that the file computes
-                result.glue.append(self.ours(NOT_DEFINED))
             result.links.append(NameLink(use, symbol, consumed, self._find_how(module, use, target, consumed, alias)))
         elif isinstance(target, External):
             if (package := _read_operator(use, target)[:1]) and package[0] in RUNTIME:
@@ -258,12 +253,11 @@ class DependencyGraph:
                     result.requires.add(self.library.import_name(module.source, link.symbol.package))
                     if use.when == AT_CALL and not is_required(module.source.requires, link.symbol.package):
                         result.glue.append(self.ours(NOT_INSTALLED))
-        elif isinstance(target, Module) and use.when == AT_DEFINITION and _is_rebound(target):
-            what = f"{_locate(module, use)}: module {use.name}, whose functions rebind its names, is used as a value"
+        elif isinstance(target, Module) and use.when == AT_DEFINITION:
+            what = f"{_locate(module, use)}: module {use.name} is used as a value while it is imported"
             result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
         elif isinstance(target, Module):
-            early = use.when == AT_DEFINITION
-            result.links.append(NameLink(use, ModuleValue(target, early), consumed, How.HEURISTIC))
+            result.links.append(NameLink(use, ModuleValue(target), consumed, How.HEURISTIC))
             result.glue.append(Import("types", "", False, "types"))
         elif use.when == AT_CALL and use.local < 0 and self.library.lacks(module, use.name):
             # The original fails here, too, but perhaps in a branch that never runs, so this does not reject the class.
@@ -286,14 +280,10 @@ class DependencyGraph:
             and any(use.name not in BUILTINS for use in binders[0].uses)
             and all(
                 use.name in BUILTINS
-                or (isinstance(found := self._find_name(target.module, use.name), External) and found.runtime)
+                or (isinstance(found := self.library.lookup(target.module, use.name), External) and found.runtime)
                 for use in binders[0].uses
             )
         )
-
-    def _find_name(self, module: Module, name: str) -> Target:
-        target = self.library.lookup(module, name)
-        return (self.library.find_written(module, name) or target) if isinstance(target, Missing) else target
 
     def symbol(self, target: Definition) -> Symbol:
         """Return the symbol that represents a definition in a file: the definition itself, or its replacement."""
@@ -483,21 +473,6 @@ class DependencyGraph:
 def list_kept_blocks(module: Module, statement: Statement) -> tuple[int, ...]:
     """Return the `if` and `try` blocks around a statement that remain in the file; others are decided statically."""
     return tuple(number for number, _ in statement.path if not module.facts.blocks[number].static)
-
-
-def _is_rebound(module: Module) -> bool:
-    """Return whether functions of a module bind its names: a copy of them would not follow."""
-    return any(statement.late for statement in module.facts.statements)
-
-
-def _is_bound(target: Definition) -> bool:
-    """Return whether a name is bound whatever the blocks around its statements decide, as far as that shows."""
-    paths = [
-        [(b, arm) for b, arm in s.path if not target.module.facts.blocks[b].static]
-        for s in target.module.find_binders(target.name)
-    ]
-    arms = {path[0] for path in paths if path}
-    return not paths or not all(paths) or len(arms) > len({block for block, _ in arms})
 
 
 def _read_operator(use: Use, target: Target) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources import PackageSource, SourceFile
 from extract.sources.contents import is_package, module_name
 from lemur_core.sandbox.runtime import DECLARED
-from lemur_core.source.facts import IMPORT, OTHER, STAR, Alias, FileFacts, Statement
+from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
 from manifests.provenance.heads import license_of_code
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
@@ -148,14 +148,6 @@ class Module:
             self._binders["taken"].setdefault(name, statements)
         return self._binders
 
-    @functools.cached_property
-    def writer(self) -> Statement | None:
-        """The statement that binds names that it computes: `globals()[name] = value` in a loop."""
-        if not _WRITES_ITEMS.search(self.text):
-            return None  # without the facts, which few files need in full
-        loops = (s for s in self.facts.statements if s.kind == OTHER and self.is_taken(s))
-        return next((s for s in loops if _WRITES_ITEMS.search(self.text, s.start, s.end)), None)
-
     def is_taken(self, statement: Statement) -> bool:
         """Return whether a statement is outside of all branches that are known not to be taken."""
         return all(self.is_suite_taken(block, suite) for block, suite in statement.path)
@@ -247,7 +239,6 @@ class Missing(NamedTuple):
     where: str
 
 
-_WRITES_ITEMS = re.compile(rb"\b(?:globals|locals|vars)\(\)\[[^\"'\]]*\] = ")
 _WRITES_NAMES = re.compile(rb"\b(globals|exec)\(|setattr\(sys\.modules")  # may bind names that no statement shows
 
 Target = Definition | External | Module | Missing
@@ -494,21 +485,6 @@ class CorpusIndex:
             stub = self.by_path.get((module.source.name, f"{module.file.path}i")) if alias.name == "*" else None
             stated = [] if stub is None else [a for s in stub.outline.statements for a in s.aliases]
             yield from [a._replace(bound=a.name) for a in stated] or [alias]  # lazy_loader ignores `as`
-
-    def find_written(self, module: Module, name: str, seen: frozenset[int] = frozenset()) -> Definition | None:
-        """Return a name that no statement shows, if it may be one of those that a file computes (`Module.writer`)."""
-        if id(module) in seen or name.startswith("_"):
-            return None
-        if module.writer is not None:
-            return Definition(module, name)
-        stars = [alias for statement in module.list_stars() for alias in statement.aliases]
-        for alias in [*module.find_aliases(name), *stars]:
-            holder = self.resolve_alias(module, alias if alias.name == "*" else alias._replace(name="", whole=True))
-            wanted = name if alias.name == "*" else alias.name
-            target = self.find_written(holder, wanted, seen | {id(module)}) if isinstance(holder, Module) else None
-            if target is not None:
-                return target
-        return None
 
     def lacks(self, module: Module, name: str) -> bool:
         """Return whether nothing can bind a global name: no statement that runs, no function, no opaque star import."""

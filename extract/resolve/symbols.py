@@ -39,13 +39,9 @@ class Undefined(NamedTuple):
 
 
 class ModuleValue(NamedTuple):
-    """A module of the corpus that is used as a value: `getattr(layers, name)`, `vars(layers)`.
-
-    `early` if that happens as the file is imported: it then has the modules that it imports, too.
-    """
+    """A module of the corpus that is used as a value when code is called: `getattr(layers, name)`, `vars(layers)`."""
 
     module: Module
-    early: bool = False
 
     @property
     def name(self) -> str:

@@ -3,9 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from extract.specs.notation import format_expression
+from extract.specs.outline import format_expression
 from lemur_core.files.markdown import plural
 from manifests.records import Algorithm, Block, Case, Observed
 
@@ -18,36 +18,32 @@ _LAYERS_NAMED = 6
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Behavior:
-    """Properties of the first input tensor and the only output tensor; None if some case differs, or none decides."""
+def infer_behavior(observed: Observed | None, channels: int | None) -> dict[str, Any]:
+    """Return what holds in every case and mode of the first input tensor and the only output tensor.
 
-    layout: str | None = None
-    keeps_shape: bool | None = None
-    downsampling: float | None = None
-    changes_channels: bool | None = None
-
-
-def infer_behavior(observed: Observed, channels: int | None) -> Behavior:
-    """Return what holds in every case and mode. Args: channels: the axis of the channels, if layers define it."""
+    Args: channels: the axis of the channels, if layers define it.
+    Returns: the fields of a spec by name; None for what some case contradicts, or none decides.
+    """
+    facts: dict[str, Any] = dict.fromkeys(("layout", "keeps_shape", "downsampling", "changes_channels"))
+    if observed is None:
+        return facts
     pairs = list(_list_pairs(observed))
     ranks = {len(before) for before, _ in pairs}
     axis = None if channels is None or len(ranks) != 1 else channels % max(ranks)
-    layout = None if axis is None else "…×C" if channels == -1 else _LAYOUTS.get(max(ranks))
+    facts["layout"] = None if axis is None else "…×C" if channels == -1 else _LAYOUTS.get(max(ranks))
     # Without known calls, only equal outputs in both modes say anything of train mode.
     both = bool(observed.calls) or observed.train_differs is False
     if not pairs or not both or any(after is None for _, after in pairs):
-        return Behavior(layout)
+        return facts
     known = [(before, after) for before, after in pairs if after is not None]
-    keeps = _agree(before == after for before, after in known)
+    facts["keeps_shape"] = _agree(before == after for before, after in known)
     if axis is None or any(len(before) != len(after) for before, after in known):
-        return Behavior(layout, keeps)
-    changes = _agree(before[axis] != after[axis] for before, after in known)
-    inner = {
-        (before[place], after[place]) for before, after in known for place in range(1, len(before)) if place != axis
-    }
-    same = all(before[0] == after[0] for before, after in known)  # else the first dimension may be a length
-    return Behavior(layout, keeps, _find_factor(inner) if same else None, changes)
+        return facts
+    facts["changes_channels"] = _agree(before[axis] != after[axis] for before, after in known)
+    if all(before[0] == after[0] for before, after in known):  # else the first dimension may be a length
+        inner = {(before[n], after[n]) for before, after in known for n in range(1, len(before)) if n != axis}
+        facts["downsampling"] = _find_factor(inner)
+    return facts
 
 
 def _agree(values: Iterator[bool]) -> bool | None:

@@ -5,29 +5,40 @@ character, regardless of whitespace; code, comments, docstrings and the JSON lin
 The header that extraction writes above a block does not count as source: it names the block, as the spec does.
 """
 
+import ast
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from extract.specs.algorithm import build_algorithm, read_graph
-from extract.specs.behavior import Behavior, infer_behavior, list_kinds, neutralize_case, summarize
-from extract.specs.notation import format_expression
-from extract.specs.outline import read_outline
-from lemur_core.describe.facts import Facts
+from extract.arguments.messages import CallTexts, join_arguments
+from extract.specs.behavior import (
+    infer_behavior,
+    list_kinds,
+    name_input,
+    neutralize_case,
+    read_shape,
+    summarize,
+)
+from extract.specs.outline import format_expression, read_outline
+from lemur_core.describe.facts import Facts, list_draws
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.progress import progress
-from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.serialization import load_graphs
+from lemur_core.graphs.graph import DRAWS, Graph
+from lemur_core.graphs.identity import compute_identities
+from lemur_core.graphs.serialization import deserialize, evaluate_modes, fix_sizes, load_graphs, restore
+from lemur_core.graphs.sizes import Sized
+from lemur_core.graphs.symbolic import Size, evaluate_graph
 from lemur_core.similarity.tokens import split_tokens
+from lemur_core.source.scopes import BUILTINS
+from lemur_core.source.text import list_nodes, parse_code
 from manifests.folders.kinds import EXTRACTION
 from manifests.provenance import SPECS
-from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments
+from manifests.records import Algorithm, Block, Case, Observed, Spec, SpecArgument, SpecArguments
 
 #: Number of consecutive tokens that count as a passage of the source.
 LIMIT = 8
@@ -56,7 +67,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     Static facts are read from the minimized form if there is one: it holds only code that the arguments reach.
     A value that would repeat a passage of the source is left out, and `withheld` names its field.
 
-    Args: answer: its traced graphs, from `extract.proofs.trace_guest.trace_block`.
+    Args: answer: its traced graphs, from `extract.proofs.visit_guest.trace_block`.
     """
     assert row.code is not None
     outline = read_outline(row.lean_code or row.code)
@@ -64,23 +75,21 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     calls = read_arguments(row.arguments)
     constructor, forward = (outline.method(row.name, method) for method in ("__init__", "forward"))
     facts = outline.classes.get(row.name)
-    init_values = calls.init.by_parameter(constructor) if calls else {}
-    init = {name: format_expression(value) for name, value in init_values.items()}
     names = positional_names(forward)
     cases = tuple(neutralize_case(case, names) for case in observed.cases) if observed else ()
     algorithm = build_algorithm(answer, names, cases) if answer else None
     graphs = load_graphs(dict(algorithm)) if algorithm else {}
     channels = Facts(graphs["eval"]).find_channel_axis() if graphs else None
-    behavior = infer_behavior(observed, channels) if observed else Behavior()
     arguments = None
     if calls:
-        forward_values = calls.forward.by_parameter(forward) if calls.forward else {}
-        formatted = {name: format_expression(value) for name, value in forward_values.items()}
-        arguments = SpecArguments(init=init, forward=formatted)
+        told = [_format_arguments(*pair) for pair in zip(calls, (constructor, forward), strict=True)]
+        arguments = SpecArguments(init=told[0], forward=told[1])
     others = sorted({*outline.functions, *outline.classes} - {row.name, *(answer["dead_classes"] if answer else ())})
-    copied: dict[str, Any] = {name: getattr(row, name) for name in SHARED} | asdict(behavior)
+    copied: dict[str, Any] = {name: getattr(row, name) for name in SHARED}
+    copied |= {name: getattr(observed, name, None) for name in _OBSERVED}
     spec = Spec(
-        **copied | {name: getattr(observed, name, None) for name in _OBSERVED},
+        **copied,
+        **infer_behavior(observed, channels),
         not_shown=list_kinds(row),
         bases=facts.bases if facts else (),
         constructor=constructor,
@@ -170,63 +179,31 @@ def design_facts(facts: dict[str, Any]) -> dict[str, Any]:
 # --- working calls ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StatedArguments:
-    """Arguments as Python expressions."""
+def read_arguments(arguments: str | None) -> tuple[CallTexts, CallTexts | None] | None:
+    """Return the call that constructed a block, and the one that ran it, if any; None if they are null or invalid.
 
-    args: tuple[str, ...] = ()
-    kwargs: Mapping[str, str] = field(default_factory=dict)
-
-    def by_parameter(self, parameters: Sequence[SpecArgument]) -> dict[str, str]:
-        """Return all arguments by the names of their parameters."""
-        names = positional_names(parameters)
-        values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(self.args)}
-        return values | dict(self.kwargs)
-
-    @property
-    def parts(self) -> list[str]:
-        """The arguments, each as written in a call."""
-        return [*self.args, *(f"{name}={value}" for name, value in self.kwargs.items())]
-
-    def text(self) -> str:
-        """Return the arguments as written between the parentheses of a call."""
-        return ", ".join(self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class StatedCalls:
-    """The call that constructed a block, and the call that ran it (None if it was not run)."""
-
-    init: StatedArguments
-    forward: StatedArguments | None
-
-    def constructor_call(self, name: str) -> str:
-        """Return the Python expression that constructs the block."""
-        return f"{name}({self.init.text()})"
-
-    def forward_call(self) -> str:
-        """Return the Python expression that calls the block; empty if it was not called."""
-        return f"block({self.forward.text()})" if self.forward is not None else ""
-
-
-def read_arguments(arguments: str | None) -> StatedCalls | None:
-    """Parse the column `arguments`; None if it is null or invalid.
-
-    Args: arguments: JSON, as in `blocks.parquet`.
-    Returns: the calls of the constructor and of forward.
+    Args: arguments: JSON, as in that column of `blocks.parquet`.
     """
-    if arguments is None:
-        return None
     try:
-        calls = json.loads(arguments)
-        init, forward = (call and _read_call(call) for call in (calls["init"], calls.get("forward")))
-        return StatedCalls(init, forward)
+        stated = json.loads(arguments or "null")
+        init, forward = (call and _read_call(call) for call in (stated["init"], stated.get("forward")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+    return init, forward
 
 
-def _read_call(call: Mapping[str, Any]) -> StatedArguments:
-    return StatedArguments(tuple(map(str, call["args"])), {name: str(value) for name, value in call["kwargs"].items()})
+def _read_call(call: Mapping[str, Any]) -> CallTexts:
+    kwargs = {name: str(value) for name, value in call["kwargs"].items()}
+    return CallTexts(args=[str(value) for value in call["args"]], kwargs=kwargs)
+
+
+def _format_arguments(call: CallTexts | None, parameters: Sequence[SpecArgument]) -> dict[str, str]:
+    """Return the arguments of a call in neutral notation, by the names of their parameters."""
+    if call is None:
+        return {}
+    names = positional_names(parameters)
+    values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(call["args"])}
+    return {name: format_expression(value) for name, value in {**values, **call["kwargs"]}.items()}
 
 
 def positional_names(parameters: Sequence[SpecArgument]) -> list[str]:
@@ -293,3 +270,221 @@ def read_spec_graph(spec: Spec) -> Graph | None:
         return read_graph(dict(spec.algorithm))
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{spec.block}: its graph cannot be read: {error}; extract it again") from error
+
+
+# --- the algorithm ----------------------------------------------------------------------------------------------------
+
+#: What was seen of the recorded runs beside their graphs.
+_SEEN = ("returns", "route", "draws", "reads_values", "unused_parameters")
+#: Fields that hold a graph, both in trace results and in specs.
+_STORED = ("sizes", "fixed", "train_error", "hidden", "eval", "train")
+
+
+def store_graphs(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the traced graphs in the form that a spec states them.
+
+    Args:
+        answer: from `extract.proofs.visit_guest.trace_block`.
+        names: names of the parameters that take positional arguments.
+    """
+    stored = {name: answer[name] for name in _STORED}
+    nodes = stored["eval"]["nodes"]
+    inputs = [index for index, form in enumerate(stored["eval"]["operations"]) if form[0] == "input"]
+    named = [[*node[:-1], name_input(node[-1], names)] if node[0] in inputs else node for node in nodes]
+    return stored | {"eval": stored["eval"] | {"nodes": named}}
+
+
+def read_graph(answer: Mapping[str, Any]) -> Graph:
+    """Return the graph of eval mode of a trace result, at the sizes of the run."""
+    return evaluate_graph(deserialize(answer["eval"], answer["sizes"]))
+
+
+def add_rebuild_outcome(
+    answer: Mapping[str, Any], outcome: Mapping[str, Any], sizes_fail: str | None
+) -> dict[str, Any]:
+    """Return the trace result with the outcome of rebuilding it.
+
+    Args:
+        outcome: the fields of `Algorithm` about it.
+        sizes_fail: the case in which the size formulas are wrong; if set, they are left out.
+    """
+    # The graph at the traced sizes is right; only the formulas for other sizes are dropped.
+    fixed = fix_sizes(answer, f"the formulas do not hold: {sizes_fail}") if sizes_fail is not None else {}
+    return {**answer, **fixed, **outcome}
+
+
+def build_algorithm(answer: Mapping[str, Any], names: Sequence[str], cases: Sequence[Case] = ()) -> Algorithm:
+    """Return the trace result in the form that a spec states it.
+
+    Args:
+        answer, names: as for `store_graphs`.
+        cases: the recorded cases; if one refutes the formulas of sizes, they are left out. If one has other sizes
+            where the graph has numbers, the operations say that sizes are of this run alone.
+    Returns: the graphs with what follows from them alone: operations and motifs.
+    """
+    copied = {name: answer[name] for name in _SEEN}
+    stored = store_graphs(answer, names)
+    sized = restore(stored)
+    refuting = next((number for number, sizes in _pair_sizes(sized.evaluated, cases) if _is_refuted(sizes)), None)
+    if refuting is not None:
+        stored |= fix_sizes(stored, f"sizes that were varied together differ in case {refuting}")
+        sized = restore(stored)
+    about = {name: answer[name] for name in ("rebuilds", "rebuild_error", "varied") if name in answer}
+    facts = _read_facts(sized, stored | copied, cases)
+    return Algorithm(**copied, **facts, **({"rebuilds": None} | about), **stored)
+
+
+def _pair_sizes(graph: Graph, cases: Sequence[Case]) -> Iterator[tuple[int, list[tuple[object, int]]]]:
+    """Yield, of each case whose inputs have the graph's dimensions, its number from 1, and stated with found sizes."""
+    inputs = {node.scope: node.outputs[0].shape for node in graph.nodes if node.op == "input"}
+    outputs = [graph.type_of(ref).shape for ref in graph.outputs]
+    for number, case in enumerate(cases, 1):
+        found = [read_shape(case.inputs.get(name, "")) or () for name in inputs]
+        if list(map(len, found)) != list(map(len, inputs.values())):
+            continue
+        pairs = [*zip(inputs.values(), found, strict=True)]
+        if len(case.outputs) == len(outputs):
+            returned = zip(outputs, (read_shape(text) or () for text in case.outputs), strict=True)
+            pairs += [(stated, sizes) for stated, sizes in returned if len(stated) == len(sizes)]
+        yield number, [pair for stated, sizes in pairs for pair in zip(stated, sizes, strict=True)]
+
+
+def _is_refuted(sizes: Sequence[tuple[object, int]]) -> bool:
+    """Return whether sizes with one formula differ."""
+    values = {(stated.text, found) for stated, found in sizes if isinstance(stated, Size)}
+    return len(values) > len({text for text, _ in values})
+
+
+def _read_facts(sized: Sized, seen: Mapping[str, Any], cases: Sequence[Case]) -> dict[str, Any]:
+    """Return the facts that graphs give. Args: seen: the fields of `_SEEN` and `hidden`.
+
+    Raises: ValueError, LookupError, TypeError or AttributeError if the graphs are broken.
+    """
+    pairs = [pair for _, sizes in _pair_sizes(sized.evaluated, cases) for pair in sizes]
+    # A size that no formula varies may still be another one in a recorded case.
+    numbers = sized.fixed is not None or any(stated != found for stated, found in pairs if isinstance(stated, int))
+    branches = seen["reads_values"] or DRAWS in seen["hidden"]
+    alone = [*(["sizes"] if numbers else []), *(["branches"] if branches else [])]
+    facts = Facts(sized.evaluated, seen["returns"], tuple(alone))
+    motifs = [{"kind": m.kind, "operations": m.operations, **m.facts} for m in facts.find_motifs()]
+    return {"operations": facts.list_operations(), "motifs": motifs}
+
+
+def graphs_in_spec(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the graphs of a spec in the format of `store_graphs`.
+
+    Args: algorithm: the algorithm of a traced block.
+    Returns: what `lemur_core.graphs.serialization.restore` reads.
+    """
+    return algorithm.model_dump(mode="json", include=set(_STORED))
+
+
+def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
+    """Yield the faults in the algorithm of a spec. Args: graph_widths: value of that column in the table."""
+    if spec.algorithm is None:
+        return
+    try:
+        sized = restore(graphs_in_spec(spec.algorithm))
+        forms = evaluate_modes(sized)
+        identities = compute_identities(forms)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        yield f"its graph cannot be read: {error}"
+        return
+    if (identities["graph"], identities["graph_widths"]) != (spec.graph, graph_widths):
+        yield "its graph has other identities than the table states"
+    seen = {name: getattr(spec.algorithm, name) for name in (*_SEEN, "hidden")}
+    wanted = _read_facts(sized, seen, spec.cases)
+    stated = spec.algorithm.model_dump(mode="json", include=set(wanted), exclude_none=True)
+    if json.loads(json.dumps(wanted)) != stated:
+        yield "its operations or motifs do not follow from its graph"
+    drawn = {(mode, name) for mode, graph in forms.items() for name in list_draws(graph)}
+    if not drawn <= {(mode, name) for mode, names in spec.algorithm.draws.items() for name in names}:
+        yield "its graph draws what it does not name"
+    if spec.algorithm.rebuilds is True:
+        from lemur_core.rebuild.operators import RebuildError  # here, because they load torch
+        from lemur_core.rebuild.rebuild import rebuild
+
+        try:
+            rebuild(sized.evaluated, sized.trained)
+        except RebuildError as error:
+            yield f"states that it rebuilds, but cannot be written: {error}"
+
+
+# --- calls as lines to paste: what `show` and `migrate` print, and `verify` executes ----------------------------------
+
+#: All names that the search uses in arguments.
+_IMPORTS = {
+    "torch": "import torch",
+    "nn": "from torch import nn",
+    "F": "import torch.nn.functional as F",
+    "np": "import numpy as np",
+    "numpy": "import numpy",
+    "math": "import math",
+    "functools": "import functools",
+    "partial": "from functools import partial",
+    "types": "import types",
+    "OrderedDict": "from collections import OrderedDict",
+    "attrgetter": "from operator import attrgetter",
+}
+
+
+def print_call(row: Block, code: str | None, module: str = "") -> tuple[str, ...]:
+    """Return the lines that construct a block and call it.
+
+    Args:
+        code: its file, the lean form if there is one; None if it is not known here.
+        module: the dotted name to import the file by; "" for lines to paste below the file.
+    Returns: no lines if it was not seen to run, or if the arguments name what neither these lines nor its file define.
+    """
+    calls = read_arguments(row.arguments)
+    if calls is None:
+        return ()
+    observed = read_observed(row)
+    # A new module is in train mode; blocks are known to run in eval mode, and most of them in train mode, too.
+    init, forward = calls
+    trains = forward is None or observed is None or observed.train_differs is not None
+    mode = "" if trains else "block.eval()"
+    unset = list(observed.uninitialized) if observed is not None else []
+    filled = f"for name in {unset}: nn.init.normal_(attrgetter(name)(block), std=0.02)" if unset else ""
+    lines = [f"block = {row.name}({join_arguments(**init)})", *filter(None, [filled, mode])]
+    lines += [f"block({join_arguments(**forward)})"] if forward else []
+    try:
+        names = set(_list_names(lines)) - {row.name, "block"} - BUILTINS
+    except SyntaxError:  # not what extraction wrote
+        return ()
+    defined = set(list_definitions(code)) if names and code is not None else set()
+    if not names <= defined | _IMPORTS.keys():
+        return ()
+    imported = names & _IMPORTS.keys() - (set() if module else defined)
+    head = [_IMPORTS[name] for name in sorted(imported)]
+    if module:
+        head.append(f"from {module} import {', '.join(sorted({row.name} | names - _IMPORTS.keys()))}")
+    return (*head, *lines)
+
+
+def _list_names(lines: list[str]) -> Iterator[str]:
+    """Yield the names that lines read from outside."""
+    for line in lines:
+        nodes = list_nodes(parse_code(line))
+        own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        yield from (node.id for node in nodes if isinstance(node, ast.Name) and node.id not in own)
+
+
+def list_definitions(code: str) -> Iterator[str]:
+    """Yield the names that the statements of a file bind, without placeholders (`Config = object`).
+
+    Args: code: a file that parses.
+    Returns: an iterator over the names, in the order of the file.
+    """
+    waiting: list[ast.AST] = list(parse_code(code, None).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == "object"):
+            waiting += ast.iter_child_nodes(node)

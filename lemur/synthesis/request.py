@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from extract.search.index import Filters, open_index, search
+from extract.search import Filters, open_index, search
 from lemur.synthesis.options import AttemptOptions
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError

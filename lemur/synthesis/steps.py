@@ -35,7 +35,7 @@ from curate.published.novel import novel
 from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
 from extract.proofs.rebuild import REBUILD
 from extract.proofs.visit import TRACE
-from extract.specs.algorithm import build_algorithm, graphs_in_spec
+from extract.specs.make import build_algorithm, graphs_in_spec
 from lemur.synthesis.confirm import CONFIRM, confirm
 from lemur.synthesis.policy import find_forbidden
 from lemur.synthesis.request import Attempt

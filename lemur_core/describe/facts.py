@@ -69,7 +69,7 @@ class Facts:
 
     Args:
         graph: canonical; at all sizes that it was recorded at.
-        returns: the structure of what forward returns, from `extract.proofs.trace_guest`; () if it is not known.
+        returns: the structure of what forward returns, from `extract.proofs.visit_guest`; () if it is not known.
         alone: what other runs may differ in: "sizes" if none was varied, "branches" if Python read values.
     """
 

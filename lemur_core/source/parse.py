@@ -45,10 +45,13 @@ def parse_file(raw: bytes, *, builtins: bool = False, outline: bool = False) -> 
         Python, those without that.
     Raises: SyntaxError, as `parse_code`.
     """
-    text = normalise(raw)
-    tree, known, newer = parse_known(text)
-    facts = _FactsVisitor(Lines(known), outline).read(tree, BUILTINS if builtins else frozenset())
-    return facts._replace(newer=newer)
+    tree, known, newer = parse_known(normalise(raw))
+    return read_facts(tree, known, builtins=builtins, outline=outline)._replace(newer=newer)
+
+
+def read_facts(tree: ast.Module, text: bytes, *, builtins: bool = False, outline: bool = False) -> FileFacts:
+    """Return the facts of a file that is parsed already. Args: as `parse_file`."""
+    return _FactsVisitor(Lines(text), outline).read(tree, BUILTINS if builtins else frozenset())
 
 
 def parse_known(text: bytes) -> tuple[ast.Module, bytes, tuple[NewerSyntax, ...]]:

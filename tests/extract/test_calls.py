@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from extract.kinds import verify
-from extract.minimize.stage import MinimizedFile
 from extract.model.results import Result, code_columns
-from extract.specs.printed import print_call
+from extract.proofs.minimize import MinimizedFile
+from extract.specs.make import print_call
 from manifests.records import Block
 from tests.builders import extractions
 from tests.builders.shown import show_block

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from extract.arguments.messages import list_sizes
 from extract.emit.emit import Emitted
 from extract.kinds import verify
-from extract.minimize.stage import MinimizedFile, list_requirements, minimize_all
 from extract.model.blocks import load_block
 from extract.model.results import Result
 from extract.proofs.equivalence import BlockWithOriginal
+from extract.proofs.minimize import MinimizedFile, list_requirements, minimize_all
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from manifests.publish.staged import stage_files
@@ -44,10 +44,9 @@ def emitted(code: str, **more: Any) -> Emitted:
         "failing": ("alpha@1.0", "alpha/parts.py"),
         "swish_2": ("beta@1.0", "beta/parts.py"),
     }
-    none: Any = None
     changes = {"renamed": ("swish -> swish_2",)}
     licenses = ("MIT", "MIT", "GPL-3.0-only")
-    return Emitted(none, code, {}, tuple(places.values()), licenses, "MIT", (), places=places, changes=changes, **more)
+    return Emitted(code, {}, tuple(places.values()), licenses, "MIT", (), places=places, changes=changes, **more)
 
 
 @pytest.fixture(scope="module")

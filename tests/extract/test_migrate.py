@@ -12,7 +12,7 @@ import pytest
 
 from extract.migrate import choose_form, describe, migrate
 from extract.model.results import Result, code_columns
-from extract.specs.printed import print_call
+from extract.specs.make import print_call
 from lemur_core.files.errors import UserError
 from tests.builders import extractions
 from tests.builders.suites import read_files, table

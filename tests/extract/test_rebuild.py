@@ -11,8 +11,7 @@ from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.rebuild import RebuildAnswer, count_rebuilt, make_request, rebuild_all, rebuild_to
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
-from extract.specs.algorithm import add_rebuild_outcome, build_algorithm, store_graphs
-from extract.specs.make import make_spec, to_line
+from extract.specs.make import add_rebuild_outcome, build_algorithm, make_spec, store_graphs, to_line
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import load_graphs

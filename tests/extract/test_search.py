@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.search.command import search_folder
-from extract.search.index import Filters, SearchResult, open_index, search
+from extract.search import Filters, SearchResult, open_index, search, search_folder
 from extract.specs.make import make_spec, to_line
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
@@ -125,7 +124,7 @@ def test_an_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (kept,) = (tmp_path / "cache" / "search").iterdir()
     made_first = kept.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("extract.search.index.read_words", lambda spec, code: pytest.fail("read again"))
+        patch.setattr("extract.search.read_words", lambda spec, code: pytest.fail("read again"))
         assert names(where, "window attention") == first
     kept.write_bytes(made_first[: len(made_first) // 2])
     assert names(where, "window attention") == first, "a file that is not whole is made anew"

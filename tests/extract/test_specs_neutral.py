@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from extract.search.command import make_candidate
+from extract.search import make_candidate
 from extract.specs.make import LIMIT, find_repeat, make_spec, strip_header, to_line
 from manifests.records import Block
 from tests.builders import sample_blocks

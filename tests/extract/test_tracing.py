@@ -14,18 +14,9 @@ from extract.model.results import Result, code_columns
 from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.visit import BlockVisit, RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
-from extract.search.alike import (
-    BlockComputation,
-    block_in,
-    compare,
-    features_of,
-    find_similar,
-    format_lines,
-    open_features,
-)
-from extract.search.index import Filters, open_index
-from extract.specs.algorithm import algorithm_faults, build_algorithm
-from extract.specs.make import make_spec
+from extract.search import Filters, open_index
+from extract.specs.make import algorithm_faults, build_algorithm, make_spec
+from lemur.like import BlockComputation, block_in, compare, features_of, find_similar, open_features, search_like
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import DRAWS
 from lemur_core.graphs.identity import compute_identities, similarity, subtrees
@@ -279,7 +270,7 @@ def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:
     hits, matched = find_similar(sound, index, wanted, Filters(), 10)
     assert matched == 1
     assert [(hit.block.partition("@")[0], hit.graph, hit.agreement) for hit in hits] == [("beta", 1.0, "same")]
-    told = format_lines(wanted, hits, matched)
+    told = search_like(sound, "alpha::Gate", Filters(), count=10).splitlines()
     assert told[0] == f"like {wanted.block}"
     assert told[2] == f"1.000  1.000  1.000  same               {hits[0].block}  (Other)"
     with pytest.raises(UserError, match="--source gamma: no block"):

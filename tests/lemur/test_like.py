@@ -12,7 +12,7 @@ from extract.model.results import Result, code_columns
 from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
-from extract.search.index import Filters
+from extract.search import Filters
 from lemur.like import search_like
 from lemur_core.files.errors import UserError
 from tests.builders import extractions, synthesis

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from extract.minimize.stage import MinimizedFile
 from extract.model.results import Result, code_columns
+from extract.proofs.minimize import MinimizedFile
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized

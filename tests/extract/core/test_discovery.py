@@ -116,8 +116,9 @@ def test_it_is_the_class_that_the_original_gives(corpus, closed, run, original, 
         expected = theirs()(1)
     assert run(code)["Inner"]()(1) == expected
     assert expected == case.value("gives")
-    assert outcome.target.block == f"{made.sources[0].name}::p.{qualname}"
-    first, last = outcome.target.lines
+    (target,) = (found for found in made.found if found.qualname == f"p.{qualname}")
+    assert target.block == f"{made.sources[0].name}::p.{qualname}"
+    first, last = target.lines
     lines = (made.folder / "p/a.py").read_text().splitlines()
     assert lines[first - 1].strip().startswith("class Inner(")
     assert lines[last - 1].startswith(" " * (len(lines[first - 1]) - len(lines[first - 1].lstrip()) + 1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extract.emit.emit import CachedEmitter, Emitted, Emitter, Unresolved
+from extract.emit.emit import Emitted, Emitter, Unresolved
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import Definition
 from extract.sources import PackageSource
@@ -34,18 +34,18 @@ TEXT = """
 def emitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the classes that were emitted, not read from the cache."""
     told: list[str] = []
-    emit = Emitter.emit
+    emit = Emitter._emit
 
-    def telling(self: Emitter, found: TargetClass, also: Sequence[Definition] = ()) -> Emitted | Unresolved:
+    def telling(self: Emitter, found: TargetClass, also: Sequence[Definition]) -> Emitted | Unresolved:
         told.append(found.name)
         return emit(self, found, also)
 
-    monkeypatch.setattr(Emitter, "emit", telling)
+    monkeypatch.setattr(Emitter, "_emit", telling)
     return told
 
 
 def outcomes(made: Any, sources: Sequence[PackageSource]) -> list[Emitted | Unresolved]:
-    emitter = CachedEmitter(made.library, made.index, sources)
+    emitter = Emitter(made.library, made.index, sources)
     return [emitter.emit(found) for found in made.found]
 
 

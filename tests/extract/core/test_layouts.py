@@ -122,50 +122,6 @@ def test_a_type_of_a_package_that_nothing_else_needs_is_not_imported(corpus: Any
     assert emitted.requires == ()
 
 
-VARIABLES = {
-    "net.py": """import os
-from torch import nn
-SIZE = int(os.environ["ACME_SIZE"])
-class A(nn.Module):
-    def forward(self, x): return x * SIZE
-""",
-    "run.py": "import os\nos.environ['OTHER'] = '1'\nos.environ['ACME_SIZE'] = str(3)\nos.environ[\"ACME_SIZE\"] = '4'\n",
-    "test.py": "import os\nos.environ.setdefault('ACME_SIZE', '5')\n",
-}
-
-
-def test_a_variable_has_the_value_that_its_source_assigns(corpus: Any, run: Any, monkeypatch: Any) -> None:
-    emitted = corpus(VARIABLES, bare=True).emit("A")
-    header = " ".join(emitted.code.partition("\n\n")[0].replace("#", "").split())
-    assert "sets the environment variables ACME_SIZE, as run.py does" in header
-    monkeypatch.delenv("ACME_SIZE", raising=False)
-    assert run(emitted.code)["A"]()(2) == 8
-    monkeypatch.setenv("ACME_SIZE", "6")  # what is set keeps its value
-    assert run(emitted.code)["A"]()(2) == 12
-
-
-def test_what_the_packages_of_a_class_set_is_set_before_others_are_imported(corpus: Any) -> None:
-    files = {
-        "acme/__init__.py": "import os\nfrom .net import A\nos.environ['ACME_MODE'] = 'old'\n",
-        "acme/net.py": "import os\nfrom torch import nn\nfrom gone import f\nclass A(nn.Module):\n"
-        "    def forward(self, x): return f(x, os.sep)\n",
-        "other/__init__.py": "import os\nos.environ['OTHER'] = '1'\n",
-        "setup.py": "setup(install_requires=['gone'])",
-    }
-    lines = corpus(files, bare=True).emit("A").code.splitlines()
-    set_at, imported_at = lines.index("os.environ.setdefault('ACME_MODE', 'old')"), lines.index("from gone import f")
-    assert set_at < imported_at
-    assert lines.count("import os") == 1
-    assert not any("OTHER" in line for line in lines)
-    alone = corpus(files | {"acme/net.py": files["acme/net.py"].replace("from gone import f", "f = max")}, bare=True)
-    assert "ACME_MODE" not in alone.emit("A").code  # nothing that is imported could read it
-
-
-def test_a_variable_without_a_value_stays_wanted(corpus: Any) -> None:
-    emitted = corpus({"net.py": VARIABLES["net.py"]}, bare=True).emit("A")
-    assert "setdefault" not in emitted.code
-
-
 EXTENSIONS = """from torch import nn
 from . import roi_cuda
 from acme._CXX import encode as _encode

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.specs.algorithm import build_algorithm
+from extract.specs.make import build_algorithm
 from lemur.synthesis import confirm as confirming
 from lemur.synthesis.confirm import CONFIRM, confirm
 from lemur.synthesis.loop import AnswerError, code_in, run_synthesis

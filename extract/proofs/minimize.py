@@ -1,4 +1,4 @@
-"""Cut a closed file to what its known calls reach. Works on text only, without side effects.
+"""Minimize blocks: cut the closed file to what its known calls reach, and confirm the digests which the visit signed.
 
 Four kinds of cut, all of them over the whole file:
 
@@ -8,21 +8,40 @@ Four kinds of cut, all of them over the whole file:
 - *suite*: outside of the block's own class, a branch, a loop or a handler that never ran raises where it begins.
 - *docstring*: documentation goes, but for the summary of the block.
 
-What is cut names nothing that is needed, so that statements go with it.
+What is cut names nothing that is needed, so that statements go with it. The header of the file states its origin, the
+arguments that it supports, and the cuts.
 """
 
 import ast
 import builtins
 import json
 import re
-import warnings
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import dropwhile
+from typing import Any, Unpack
 
-from extract.proofs.visit import Watched
+from extract.arguments.messages import NAME, CallsToRun, CallTexts, join_arguments
+from extract.emit.emit import Emitted
+from extract.emit.render import describe_changes, describe_files, wrap
+from extract.model.results import code_columns
+from extract.proofs.visit import SIGN, BlockVisit, Signed, Watched
+from extract.resolve.distributions import find_requirement
+from extract.resolve.modules import RUNTIME
+from extract.resolve.requirements import list_imports
+from lemur_core.files.markdown import plural
+from lemur_core.files.progress import progress
+from lemur_core.files.python import decode_python
+from lemur_core.sandbox import Failure, Job
+from lemur_core.sandbox.cached import Store
+from lemur_core.sandbox.server.foreign import one_line
+from lemur_core.sandbox.stage import SandboxOptions, open_sandbox
 from lemur_core.source.facts import IMPORT, Statement, Use
-from lemur_core.source.parse import parse_file
-from lemur_core.source.text import Edit, Import, Lines, apply, import_section, list_nodes, normalise
+from lemur_core.source.parse import read_facts
+from lemur_core.source.text import Edit, Import, Lines, apply, import_section, list_nodes, normalise, parse_code
+from manifests.provenance import header_lines, is_guess
+from manifests.provenance.licenses import combine_licenses
 
 #: Prefix of the error message of cut code.
 LEFT_OUT = "left out of the lean form"
@@ -48,15 +67,6 @@ _QUOTES = re.compile(rb"[rRuU]?(\"{3}|'{3})\s*(?=\S)")
 
 #: Handlers of any other built-in exception let the errors of cuts pass.
 _CATCHING = frozenset({"BaseException", "Exception", "NotImplementedError", "RuntimeError"})
-
-
-@dataclass(frozen=True, slots=True)
-class MinimizedText:
-    """A minimized file without its header."""
-
-    text: str
-    cut: dict[str, int]  # number of cuts by kind
-    names: frozenset[str]  # defined by the kept statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +121,19 @@ class _Unit:
         ]
 
 
-def cut_file(code: str, name: str, watched: Watched, needed: Iterable[str] = ()) -> MinimizedText:
-    """Return a closed file with all cuts applied.
+def cut_file(
+    code: str, name: str, watched: Watched, needed: Iterable[str] = ()
+) -> tuple[str, dict[str, int], set[str]]:
+    """Apply all cuts to a closed file.
 
     Args:
         name: of the block's class.
         watched: the functions that were entered.
         needed: further definitions that stay, such as those that its arguments use.
+    Returns: its text without header, the number of cuts by kind, and the names that the kept statements define.
     """
     text = normalise(code)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(text)
+    tree = parse_code(text)
     units = _read_units(text, tree, name, watched)
     defined = {bound for unit in units for bound in unit.binds}
     own = {bound for unit in units if not unit.is_import for bound in unit.binds}  # callers import torch themselves
@@ -157,7 +168,7 @@ def cut_file(code: str, name: str, watched: Watched, needed: Iterable[str] = ())
         lines = blank
     # Not a statement of its own: the compiler reads it.
     head = "from __future__ import annotations\n\n" if _POSTPONED.search(text) else ""
-    return MinimizedText(head + "".join(pieces), cut, frozenset(left))
+    return head + "".join(pieces), cut, left
 
 
 def _asks(text: bytes, unit: _Unit) -> bool:
@@ -170,7 +181,7 @@ def _asks(text: bytes, unit: _Unit) -> bool:
 
 
 def _read_units(text: bytes, tree: ast.Module, name: str, watched: Watched) -> list[_Unit]:
-    facts, lines = parse_file(text, builtins=True), Lines(text)
+    facts, lines = read_facts(tree, text, builtins=True), Lines(text)
     blocks = facts.blocks
     units: dict[int, _Unit] = {}
     for statement in facts.statements:
@@ -372,3 +383,169 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 def _does_nothing(node: ast.stmt) -> bool:
     return isinstance(node, ast.Pass | ast.Raise) or _is_docstring(node)
+
+
+_CHARACTERS = 300  # maximum length of an error message
+
+
+# --- confirming -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MinimizedFile:
+    """A minimized file as it is written to disk."""
+
+    code: str  # the whole file
+    requires: tuple[str, ...]  # PEP 508 requirements apart from the standard library and the declared runtime
+    license: str  # combined license of all files with its code
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a block that describe it."""
+        columns = code_columns(self.code)
+        return {
+            "lean_code": columns["code"],
+            "lean_sha256": columns["code_sha256"],
+            "lean_lines": columns["n_lines"],
+            "lean_requires": self.requires,
+            "lean_license": self.license,
+        }
+
+
+def minimize_all(
+    visited: Iterable[tuple[BlockVisit, Emitted]], store: Store | None, **sandbox: Unpack[SandboxOptions]
+) -> Iterator[tuple[str, MinimizedFile | str]]:
+    """Yield the minimized file of each block by its id, or why there is none; outcomes are cached by content.
+
+    Raises: UserError if no sandbox is available.
+    """
+    work = list(visited)
+    files: dict[str, tuple[MinimizedFile, Mapping[str, str]]] = {}
+    missing: dict[str, str] = {}
+
+    def requests() -> Iterator[Job]:  # files are cut while others are being confirmed
+        for visit, emitted in work:
+            file = _minimize(visit, emitted)
+            if isinstance(file, str):
+                missing[visit.block] = file
+                continue
+            assert visit.uses is not None
+            files[visit.block] = file, visit.uses.signature.steps
+            request = replace(visit.request, code=file.code, sets=visit.sets, sizes=visit.uses.sizes)
+            yield SIGN.job(visit.block, request)
+
+    with open_sandbox(store, [SIGN], sandbox) as box, progress("minimized files", len(work), "blocks") as advance:
+        for reply in SIGN.run_jobs(box, requests()):
+            file, steps = files[reply.key]
+            signed = reply.answer or reply.failure(_CHARACTERS)
+            if isinstance(signed, Failure):
+                wrong = f"only the full form runs: {signed.error}"
+            else:
+                differs = difference(signed, steps) or "other steps" * (signed.steps.keys() != steps.keys())
+                wrong = f"not as the full form: {differs}" if differs else ""
+            yield reply.key, one_line(wrong, _CHARACTERS) if wrong else file
+            advance(1)
+    yield from missing.items()
+
+
+def _minimize(visit: BlockVisit, emitted: Emitted) -> MinimizedFile | str:
+    """Return the file to confirm, or why there is none."""
+    if visit.uses is None:
+        return one_line(f"does not run again: {visit.no_uses}", _CHARACTERS)
+    if failing := visit.uses.list_failing_modes():
+        return f"{' and '.join(failing)} mode fails"
+    needed = NAME.findall(str(visit.request.arguments))
+    cut = cut_file(visit.request.code, visit.request.name, visit.uses.watched, needed)
+    return write_file(*cut, emitted, [visit.request.arguments, *visit.sets_that_run])
+
+
+def difference(signed: Signed, steps: Mapping[str, str]) -> str:
+    """Return the first step whose signature differs from the expected one, with its error; "" if all agree.
+
+    Args: steps: step -> expected signature.
+    """
+    wrong = next((name for name, value in steps.items() if signed.steps.get(name) != value), None)
+    return "" if wrong is None else f"{wrong}: {signed.errors[wrong]}" if wrong in signed.errors else wrong
+
+
+# --- the file as it is written: its header and requirements -----------------------------------------------------------
+
+
+_LICENSE = "# Licence: "
+_FIELD = re.compile(r"# \w+: ")  # the lines before the first one repeat what it says
+_FURTHER = 2  # calls shown besides the first
+_CALL = 120  # characters of a call
+
+
+def write_file(
+    text: str, cut: Mapping[str, int], names: Collection[str], emitted: Emitted, calls: Sequence[CallsToRun]
+) -> MinimizedFile | str:
+    """Return the minimized file with its header, or why it is not written: a longer file is not lean.
+
+    Args:
+        text, cut, names: as from `cut_file`.
+        emitted: the closed file.
+        calls: those that it is confirmed with.
+    """
+    licenses = dict(zip(emitted.files, emitted.licenses, strict=True))
+    root = emitted.files[0]
+    kept = {emitted.places[name] for name in names if name in emitted.places} - {root}
+    further = [file for file in emitted.files if file in kept]
+    license_ = combine_licenses(map(licenses.__getitem__, [root, *further]))
+    renamed = [change for change in emitted.changes.get("renamed", ()) if change.partition(" -> ")[2] in names]
+    head = [
+        *_replace_license(emitted.code, license_),
+        *describe_files(further, licenses),
+        *describe_changes({**emitted.changes, "renamed": renamed}),
+        *_describe_use(calls, cut),
+    ]
+    code = "\n".join([*head, "", text.strip(), ""])
+    try:
+        decode_python(code)
+    except SyntaxError as error:  # its first lines are others than those of the closed file
+        return str(error.msg)
+    if code.count("\n") >= emitted.code.count("\n"):
+        return "not shorter than the closed file"
+    requires = list_requirements(text, emitted.packages.values(), emitted.packages)
+    return MinimizedFile(code, requires, license_)
+
+
+def list_requirements(code: str, stated: Iterable[str], confirmed: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the requirements of a file, sorted: its imports outside of the standard library and the declared runtime.
+
+    Args:
+        stated: the requirements of the block, from which they are taken.
+        confirmed: distributions by import name.
+    """
+    listed = tuple(stated)
+    known, found = {*sys.stdlib_module_names, *RUNTIME}, set()
+    for dotted, _ in list_imports(ast.parse(code)):
+        if (top := dotted.partition(".")[0]) not in known:
+            # The whole name first: distributions may share the first name of their packages.
+            requirement = find_requirement(dotted, listed, confirmed)
+            found.add(find_requirement(top, listed, confirmed) if is_guess(requirement) else requirement)
+    return tuple(sorted(found))
+
+
+def _replace_license(full: str, license_: str) -> Iterator[str]:
+    """Yield the lines of a closed file's header that its minimized form has too, up to the license."""
+    for line in dropwhile(lambda line: not _FIELD.match(line), header_lines(full)):
+        if line.startswith(_LICENSE):
+            yield f"{_LICENSE}{license_}"
+            return
+        yield line
+
+
+def _describe_use(sets: Sequence[CallsToRun], cut: Mapping[str, int]) -> list[str]:
+    """Return the lines about the calls that the minimized file was confirmed with, and about the cuts."""
+    calls = [f"{_call(pair['init'])}{_call(pair['forward'])}" for pair in sets]
+    more = f" and {len(calls) - 1 - _FURTHER} more" if len(calls) > 1 + _FURTHER else ""
+    parts = [plural(number, kind) for kind, number in cut.items() if number]
+    return wrap(
+        f"Lean:    equal in every bit, in eval and train mode, for {', '.join(calls[: 1 + _FURTHER])}{more}; elsewhere"
+        f" it stops with an error. Cut: {', '.join(parts) or 'nothing'}."
+    )
+
+
+def _call(call: CallTexts) -> str:
+    text = " ".join(join_arguments(**call).split())
+    return f"({text if len(text) <= _CALL else f'{text[:_CALL]} …'})"

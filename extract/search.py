@@ -1,4 +1,4 @@
-"""The blocks of an extraction folder in SQLite, for full-text search.
+"""`lemur search QUERY`: the blocks of an extraction folder in SQLite, for full-text search.
 
 The database is made once for a folder, and kept in the user's cache under the digest of the folder's specs. Its words
 are those of names, split (`SEModule` is `semodule se module`), and the docstrings and comments of a class and of its
@@ -15,13 +15,14 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import Any, get_args
 
 from extract.model.categories import split_words
-from lemur_core.files.atomic import atomic_file
+from lemur_core.files.atomic import atomic_file, check_new_file, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import plural
+from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import progress
 from lemur_core.source.scopes import last_name
 from manifests.folders.kinds import EXTRACTION
@@ -296,3 +297,67 @@ def _find_class(code: str, name: str) -> Iterator[tuple[ast.ClassDef, str]]:
         yield from ((node, text) for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def search_folder(
+    folder: Path,
+    query: str,
+    filters: Filters,
+    *,
+    count: int = 10,
+    spec_file: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    """Search a folder and print the hits, as a table or as one JSON object; with `spec_file`, write their specs there.
+
+    Args:
+        query: words, a description, or nothing for all blocks that pass the filters.
+        count: maximum number of hits; without a query, `spec_file` gets all blocks that pass, whatever it is.
+        spec_file: JSON file of candidates, one a line: `{"candidates": […]}`.
+
+    Raises: UserError if nothing matches, the folder has no specs, or the file cannot be written.
+    """
+    index = open_index(folder)
+    try:
+        result = search(index, query, filters, None if spec_file is not None and not query.strip() else count)
+    except UserError as error:
+        raise type(error)(make_visible(f"{folder}: {error}")) from None
+    if spec_file is not None:
+        check_new_file(spec_file, "--spec", force=True)
+        candidates = (json.dumps(make_candidate(spec), ensure_ascii=False) for spec in result.hits)
+        write_text(spec_file, '{"candidates": [\n' + ",\n".join(candidates) + "\n]}\n")
+    loads = [
+        f"from extract import load_block; {hit['name']} = load_block({str(folder)!r}, {hit['block']!r})"
+        for hit in result.hits
+    ]
+    if as_json:
+        names = (*FACTS, "summary", "file")
+        hits = [
+            {"rank": rank, **{name: hit[name] for name in names}, "load": load}
+            for rank, (hit, load) in enumerate(zip(result.hits, loads, strict=True), start=1)
+        ]
+        told = {"query": query, "matched": result.matched, "all_words": result.complete, "hits": hits}
+        print(json.dumps(told, indent=2))
+        return
+    lines = [] if result.complete else ["no block has all of these words; nearest first:"]
+    for rank, hit in enumerate(result.hits[:count], start=1):
+        lines.append(f"{rank:>3}  {hit['block']}")
+        lines.append(f"     {hit['category']}, {hit['level']}, {hit['license']}: {hit['summary'].partition(': ')[2]}")
+        lines.append(f"     {folder / hit['file'] if hit['file'] else '(no file)'}")
+    if result.matched > min(count, len(result.hits)):
+        lines.append(f"{min(count, len(result.hits))} of {result.matched:,}; -k shows more")
+    best = result.hits[0]["block"]
+    lines += ["", f"read it    lemur show {quote(best)} --in {quote(str(folder))}", f"import it  {loads[0]}"]
+    if spec_file is not None:
+        lines.append(f"{spec_file}: {plural(len(result.hits), 'candidate')}")
+    print("\n".join(map(make_visible, lines)))
+
+
+def make_candidate(spec: SpecLine) -> dict[str, Any]:
+    """Return a spec in the format of NN-RAG's `spec.json`: class, forward_args and summary, then all other fields."""
+    rest = {name: value for name, value in spec.items() if name not in ("name", "forward", "summary")}
+    names = [item["name"] for item in spec["forward"]]
+    return {"class": spec["name"], "forward_args": names, "summary": spec["summary"], **rest}
