@@ -11,7 +11,7 @@ import train as package
 from lemur_core.files.atomic import check_writable
 from lemur_core.files.errors import UsageError
 from lemur_core.files.markdown import plural
-from manifests.options.parameters import RuntimeOption, takes_options
+from manifests.options import RUNTIME, takes_options
 from train.runs.resources import UNSAFE, Resources
 
 app = typer.Typer()
@@ -192,6 +192,7 @@ def ablate_(
 
 
 @_train.command("check")
+@takes_options
 def check_(
     net: Annotated[Path, typer.Argument(metavar="NET.py", help="A network that meets LEMUR's contract.")],
     prm: Annotated[
@@ -202,7 +203,7 @@ def check_(
     time_limit: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, max=10**9, help="End the check after this time.")
     ] = 1800.0,
-    runtime: RuntimeOption = None,
+    runtime: Annotated[tuple[str, ...], RUNTIME] = (),
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
@@ -211,7 +212,7 @@ def check_(
     Examples:
       lemur train check net.py --prm '{"lr": 0.01, "momentum": 0.9}'
     """
-    settings = package.commands.CheckSettings(epochs, wall_seconds=time_limit, runtime=tuple(runtime or ()))
+    settings = package.commands.CheckSettings(epochs, wall_seconds=time_limit, runtime=runtime)
     figures = package.commands.check_file(net, prm, data=data, settings=settings, unsafe=unsafe_no_sandbox)
     texts = {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in figures.items()}
     lines = (f"{key.replace('_', ' '):<17} {value}" for key, value in texts.items())

@@ -40,9 +40,16 @@ from lemur_core.source.text import parse_code
 from manifests.folders.checks import Check, check_faults, run_checks
 from manifests.folders.kinds import EXTRACTION, Folder
 from manifests.folders.manifest import Manifest
-from manifests.provenance import TABLE, get_minimized_path, header_lines, is_guess
+from manifests.provenance import (
+    TABLE,
+    BlockNeeds,
+    Requirements,
+    get_minimized_path,
+    header_lines,
+    is_guess,
+    read_requirements,
+)
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
 from manifests.provenance.swhid import Swhid
 from manifests.records import LEVELS, Block
 

@@ -30,8 +30,7 @@ from lemur_core.sandbox.server.received import read_json
 from lemur_core.similarity import Detail
 from lemur_core.similarity.outline import MAX_CODE_BYTES
 from lemur_core.source.text import parse_code
-from manifests.provenance.heads import read_head
-from manifests.provenance.licenses import is_permissive
+from manifests.provenance.licenses import is_permissive, read_head
 from manifests.publish.secrets import find_hits
 from train.model.contract import TRAINER_PARAMETERS, check_contract, lemur_digest
 
