@@ -1,6 +1,5 @@
 """A finished folder goes to the Hub in one commit, and again only where it changed; what is in the way is told."""
 
-import hashlib
 import io
 import json
 import re
@@ -11,21 +10,21 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub import CommitOperationAdd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
+from manifests import cli
 from manifests.folders.checks import Check
-from manifests.provenance.swhid import blob_sha1
-from manifests.publish import command
 from manifests.publish.hub import Hub, check_names
-from manifests.publish.publishing import LocalFile, PublishReport, compare, publish
+from manifests.publish.publishing import PublishReport, compare, publish
 from tests.builders.fake_hub import Fault, File
 from tests.builders.kills import PROBE, list_unfinished, run_counted
 
@@ -35,7 +34,13 @@ Send = Callable[..., PublishReport]
 Fetch = Callable[..., dict[str, bytes]]
 Finished = Callable[..., Path]
 Read = Callable[[Path], dict[str, bytes]]
-run_publish = partial(command.run_publish, verify=verify_folder)
+
+
+def run_publish(
+    folder: Path, repo_id: str, *, verify: Callable[[Path], list[Check]] = verify_folder, **options: Any
+) -> None:
+    """As the command line does."""
+    cli.publish(SimpleNamespace(obj=verify), folder, repo_id, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -102,13 +107,9 @@ NAMES = st.sampled_from(["a", "b", "a/b", "a/c", "README.md", "data/x.parquet", 
 CONTENTS = st.sampled_from([b"", b"x", b"y", b"longer"])
 
 
-def here(data: bytes, path: Path = Path("f")) -> LocalFile:
-    return LocalFile(path, len(data), hashlib.sha256(data).hexdigest(), blob_sha1(data))
-
-
 @given(st.dictionaries(NAMES, CONTENTS), st.dictionaries(NAMES, st.builds(File, CONTENTS, st.booleans())))
 def test_applied_the_changes_give_the_local_files(local: dict[str, bytes], remote: dict[str, File]) -> None:
-    found = compare({k: here(v) for k, v in local.items()}, {k: v.entry(k) for k, v in remote.items()})
+    found = compare({k: CommitOperationAdd(k, v) for k, v in local.items()}, {k: v.entry(k) for k, v in remote.items()})
     before = {name: file.data for name, file in remote.items()}
     after = {name: data for name, data in before.items() if name not in found.removed}
     assert not set(found.added) & set(after)
@@ -121,21 +122,16 @@ def test_applied_the_changes_give_the_local_files(local: dict[str, bytes], remot
     assert all(list(part) == sorted(part) for part in parts)
 
 
-@pytest.mark.parametrize("size", [0, 1, (1 << 20) + 3])
-def test_digests_of_a_file(tmp_path: Path, size: int) -> None:
-    (tmp_path / "f").write_bytes(b"z" * size)
-    assert LocalFile.read(tmp_path / "f") == here(b"z" * size, tmp_path / "f")
-
-
 def test_private(server: Any, send: Send) -> None:
     send(private=True)
     assert server.repos[REPO].private
     server.make("owner/public")
     server.faults = [Fault("create", lambda: server.make("owner/race"), nth=2)]  # somebody else is quicker
-    for repo_id in ("owner/public", "owner/race"):
-        with pytest.raises(UserError, match="is public already; make it private on the Hub first, or omit --private"):
-            send(repo_id=repo_id, private=True)
-        assert len(server.repos[repo_id].log) == 1
+    told = {"public": "is public already; make it private on the Hub first, or omit --private"}
+    for repo_id, message in {**told, "race": "somebody else created it meanwhile"}.items():
+        with pytest.raises(UserError, match=message):
+            send(repo_id=f"owner/{repo_id}", private=True)
+        assert len(server.repos[f"owner/{repo_id}"].log) == 1
 
 
 def test_branches_and_tags(send: Send, sample: Path, repo: Any, finished: Finished, read: Read) -> None:
@@ -234,10 +230,13 @@ def test_a_folder_that_changes(server: Any, send: Send, sample: Path, finished: 
 
     with pytest.raises(UserError, match=r"manifest.json was changed meanwhile; run again"):
         send(verify=verify_then_replace)
-    with pytest.raises(UserError, match=r"report.md: was changed during publishing"):
-        send(confirm=lambda _: bool((sample / "report.md").write_text("# Rep0rt, the second\n")))
+    table = next((sample / "data").glob("train-*.parquet"))
+    with pytest.raises(
+        UserError, match=r"^data/train-\S+\.parquet: was changed during publishing; nothing was published"
+    ):
+        send(confirm=lambda _: bool(table.write_bytes(b"other")))
     assert len(server.repos[REPO].log) == 1
-    with pytest.raises(UserError, match=r"digests: report.md differs from its digest; see `lemur verify`"):
+    with pytest.raises(UserError, match=r"digests: data/train-.* differs from its digest; see `lemur verify`"):
         send()
     assert server.requests["commit"] == 0
 
@@ -256,10 +255,7 @@ def test_names_that_no_manifest_states(server: Any, send: Send, sample: Path, na
     assert not server.requests
 
 
-def test_what_the_hub_leaves_out_is_told(send: Send, sample: Path, repo: Any, finished: Finished) -> None:
-    (sample / "x.ignored.txt").write_text("x")
-    with pytest.raises(UserError, match=r"is not what was sent \(1 added.*x.ignored.txt\); is there a .gitignore"):
-        send(finished(sample))
+def test_what_the_hub_would_leave_out_is_told(send: Send, repo: Any) -> None:
     repo.edit(**{".gitignore": b"*.png"})
     for force in (True, False):
         with pytest.raises(UserError, match=r"contains .gitignore, with which the Hub ignores files; remove it there"):
@@ -370,35 +366,35 @@ def test_the_whole_way(server: Any, lemur: Any, sample: Path, tmp_path: Path, re
     assert all(check.ok for check in verify_folder(tmp_path / "new" / "out"))
 
 
-def test_what_is_printed(server: Any, hub: Hub, sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_publish(sample, REPO, dry_run=True, hub=hub)
+def test_what_is_printed(server: Any, sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_publish(sample, REPO, dry_run=True)
     dry = capsys.readouterr().out
     counts = f"{REPO} at main: 7 added, 0 changed, 0 removed, 0 same"
     assert dry.splitlines()[-1] == f"{counts}; the repository would be created; nothing was published (dry run)"
     assert "add       10.0 KiB  figures/one.png\n" in dry
-    run_publish(sample, REPO, yes=True, hub=hub)
+    run_publish(sample, REPO, yes=True)
     head = server.repos[REPO].branches["main"]
     assert capsys.readouterr().out == dry[: dry.index(REPO)] + f"{counts}; commit {head}\n"
-    run_publish(sample, REPO, yes=True, hub=hub)
+    run_publish(sample, REPO, yes=True)
     assert capsys.readouterr().out == f"{REPO} at main: nothing to publish, all 7 files there are the same\n"
 
 
 @pytest.mark.parametrize("options", [{"dry_run": True}, {"yes": True}])
-def test_what_fails_its_checks_is_neither_published_nor_planned(sample: Path, hub: Hub, options: Any) -> None:
+def test_what_fails_its_checks_is_neither_published_nor_planned(server: Any, sample: Path, options: Any) -> None:
     def verify(folder: Path) -> list[Check]:
         return [Check("guarantee 4", ok=False, detail="a group is divided")]
 
     with pytest.raises(UserError, match="guarantee 4: a group is divided"):
-        command.run_publish(sample, REPO, hub=hub, verify=verify, **options)
+        run_publish(sample, REPO, verify=verify, **options)
 
 
 def test_a_dry_run_without_hub_shows_all_files_and_findings(
-    server: Any, hub: Hub, sample: Path, finished: Finished, read: Read, capsys: pytest.CaptureFixture[str]
+    server: Any, sample: Path, finished: Finished, read: Read, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.faults = [Fault("refs", "drop", times=1_000)]
     for number in range(30):
         (sample / f"more-{number:02d}.txt").write_text("text\n")
-    run_publish(finished(sample), REPO, dry_run=True, hub=hub)
+    run_publish(finished(sample), REPO, dry_run=True)
     *lines, last = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines] == sorted(read(sample))
     assert last.startswith(f"{REPO} at main: 37 files, ")
@@ -406,7 +402,7 @@ def test_a_dry_run_without_hub_shows_all_files_and_findings(
     for number in range(5):
         (sample / f"more-{number:02d}.txt").write_text(f"token hf_{ALNUM[:33]}{number}\n")
     with pytest.raises(UserError, match=r"^.*\(and 2 more\).*$"):
-        run_publish(finished(sample), REPO, dry_run=True, hub=hub)
+        run_publish(finished(sample), REPO, dry_run=True)
     refused = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("refused")]
     assert refused == [f"more-{number:02d}.txt," for number in range(5)]
 
@@ -418,15 +414,14 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("answer", ["y\n", "n\n"])
 def test_a_terminal_is_asked(
-    server: Any, sample: Path, hub: Hub, answer: str, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    server: Any, sample: Path, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
     with pytest.raises(UserError, match="no terminal to confirm on; add --yes, or --dry-run"):
-        run_publish(sample, REPO, hub=hub)
+        run_publish(sample, REPO)
     assert not server.requests
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    run_publish(sample, REPO, hub=hub)
+    run_publish(sample, REPO)
     printed = capsys.readouterr()
     told, _, asked = printed.err.partition(f"Publish this on {REPO}? [y/N]")
     assert "add       10.0 KiB  figures/one.png" in told
