@@ -32,7 +32,7 @@ from extract.specs.printed import print_call
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
-from lemur_core.files.workers import available_cores, map_items
+from lemur_core.files.workers import available_cores, map_chunks
 from lemur_core.sandbox import Failure, Job, Limits, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
@@ -212,7 +212,8 @@ def check_code(
     batches = iter(lambda: list(itertools.islice(emitted, _BATCH)), [])
     work = partial(_check_batch, packages, confirmed)
     with progress("verify", number, "blocks") as advance:
-        for done, found in map(work, batches) if number <= _FEW else map_items(work, batches, jobs):
+        checked = map_chunks(work, ([batch] for batch in batches), None, jobs)
+        for done, found in map(work, batches) if number <= _FEW else itertools.chain.from_iterable(checked):
             for name, fault in found:
                 faults[name].append(fault)
             advance(done)
