@@ -98,7 +98,6 @@ class _Remote:
     head: str | None = None
     private: bool | None = None
     files: Mapping[str, RepoFile] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +123,11 @@ class _Repository:
         except RepositoryNotFoundError:
             return _Remote()
         branches = {item.name: item.target_commit for item in refs.branches}
-        tags = {item.name: item.target_commit for item in refs.tags}
-        if self.branch in tags and self.branch not in branches:
+        if self.branch in {item.name for item in refs.tags} - branches.keys():
             raise UserError(f"{self.repo_id}: {self.branch} is a tag, which cannot move; name a branch")
         head = branches.get(self.branch) or branches.get("main")
         private = api.repo_info(self.repo_id, repo_type=_KIND, timeout=self.hub.answer_seconds).private
-        return _Remote(True, self.branch in branches, head, private, self.list_files(head) if head else {}, tags)
+        return _Remote(True, self.branch in branches, head, private, self.list_files(head) if head else {})
 
     def list_files(self, commit: str) -> dict[str, RepoFile]:
         """Return the files of one commit, except the Hub's own; errors are the client's."""
@@ -206,13 +204,6 @@ class _Repository:
 
         return self.hub.call(self.repo_id, attempt, again="large files that have arrived are not sent again")
 
-    def tag(self, name: str, commit: str) -> None:
-        """Tag a commit. Raises: UserError if the tag exists on another commit."""
-        again = f"the commit exists and will be tagged {name}"
-        self.ask(self.hub.api().create_tag, again, tag=name, revision=commit, exist_ok=True)
-        if (tagged := self.look().tags.get(name)) != commit:
-            raise UserError(f"{self.repo_id}: tag {name} is on another commit, {tagged}; choose another --tag")
-
 
 # --- publish ------------------------------------------------------------------------------------------------------
 
@@ -234,19 +225,13 @@ class PublishReport:
     withheld: tuple[Withheld, ...]
     notes: tuple[str, ...] = ()
     creates_branch: bool = False  # in an existing repository
-    tag: str | None = None  # that is new, or would be
     refused: tuple[str, ...] = ()  # secrets and paths for which nothing may be published
     unread: str | None = None  # why a dry run could not read the repository; all files are in `changes.added`
 
     @property
     def makes(self) -> bool:
         """True if publishing changes, or would change, anything there."""
-        return bool(self.changes) or self.created or self.creates_branch or self.tag is not None
-
-    @property
-    def creates(self) -> list[str]:
-        """What is made besides the commit."""
-        return [f"branch {self.revision}"] * self.creates_branch + [f"tag {self.tag}"] * (self.tag is not None)
+        return bool(self.changes) or self.created or self.creates_branch
 
     def lines(self, *, every: bool = False) -> Iterator[str]:
         """Yield what changes, a line each. Args: every: all files, however many."""
@@ -258,7 +243,8 @@ class PublishReport:
             if rest := names[shown:]:
                 size = format_size(sum(self.sizes[name] for name in rest))
                 yield f"{label:<8}{size:>10}  {plural(len(rest), 'more file')}"
-        yield from (f"create    {what}" for what in self.creates)
+        if self.creates_branch:
+            yield f"create    branch {self.revision}"
         for item in self.withheld:
             what = (
                 f"the code of {plural(item.blocks, 'block')}" if item.noun == "block" else plural(item.blocks, "code")
@@ -277,7 +263,7 @@ class PublishReport:
             same = plural(len(self.changes.same), "file")
             return f"{self.repo_id} at {self.revision}: nothing to publish, all {same} there are the same"
         elif self.commit is not None:
-            outcome = f"commit {self.commit}" + (f"; created {' and '.join(self.creates)}" if self.creates else "")
+            outcome = f"commit {self.commit}" + f"; created branch {self.revision}" * self.creates_branch
         elif not dry_run:
             return f"{self.repo_id} at {self.revision}: {outcome}"
         elif self.created:
@@ -290,7 +276,6 @@ class PublishReport:
         return {
             **{name: facts[name] for name in ("repo_id", "revision", "commit", "created")},
             "branch_made": self.creates_branch,
-            "tag_made": self.tag,
             **facts["changes"],
             "same": len(self.changes.same),
             "withheld": [item.entry for item in self.withheld],
@@ -313,7 +298,6 @@ def publish(
     *,
     verify: Verifier,
     revision: str = "main",
-    tag: str | None = None,
     private: bool = False,
     force: bool = False,
     dry_run: bool = False,
@@ -329,7 +313,6 @@ def publish(
         repo_id: `OWNER/NAME`; created if it does not exist.
         verify: runs all checks of the folder; one that fails forbids publishing.
         revision: the branch; created from `main` if it does not exist.
-        tag: a name for the commit.
         private: make a new repository private; otherwise the owner's settings decide.
         force: overwrite changes by somebody else.
         dry_run: change nothing, and require no permission to; without the Hub, state what is known here.
@@ -342,7 +325,7 @@ def publish(
         else changed the repository, or the Hub refuses; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
-    check_names(repo_id, revision, tag)
+    check_names(repo_id, revision)
     check_digests(not_secret)
     manifest = read_manifest(folder)
     failed = next((check for check in verify(folder) if not check.ok), None)
@@ -359,8 +342,7 @@ def publish(
             sizes = {name: local[name].upload_info.size for name in (*changes.added, *changes.changed)}
             sizes |= {name: remote.files[name].size for name in changes.removed}
             new = {"created": not remote.exists, "creates_branch": remote.exists and not remote.has_branch}
-            new_tag = None if tag in remote.tags else tag
-            facts: Json = {"changes": changes, "sizes": sizes, "withheld": ready.withheld, "tag": new_tag, **new}
+            facts: Json = {"changes": changes, "sizes": sizes, "withheld": ready.withheld, **new}
             return PublishReport(repo_id, revision, commit=None, **(facts | more))
 
         findings = screen(ready.files, folder)
@@ -376,8 +358,6 @@ def publish(
         planned = plan(remote, notes=notes)
         if private and remote.private is False:
             raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or omit --private")
-        if tag in remote.tags and (planned.changes or remote.tags[tag] != remote.head):
-            raise UserError(f"{repo_id}: tag {tag} is on another commit, {remote.tags[tag][:12]}; choose another --tag")
         if planned.changes:
             repository.check_conflicts(remote, manifest.kind, force=force)
         if dry_run or (planned.makes and confirm is not None and not confirm(planned)):
@@ -385,8 +365,6 @@ def publish(
         remote = repository.prepare(remote, private=private)
         done = repository.commit(remote, planned.changes, local, manifest.kind) if planned.changes else remote.head
         assert done is not None, "a branch with nothing to change has a commit"
-        if tag is not None:
-            repository.tag(tag, done)
         return replace(planned, commit=done)
 
 
@@ -423,7 +401,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
         `out` cannot be written; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
-    check_names(repo_id, None if COMMIT.fullmatch(revision) else revision, None)
+    check_names(repo_id, None if COMMIT.fullmatch(revision) else revision)
     check_free(out, force=force)
     repository, api, again = _Repository(hub, repo_id, revision), hub.api(), "finished downloads are kept"
     with hub.session():

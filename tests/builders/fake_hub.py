@@ -83,7 +83,7 @@ def refuse(status: int, message: str, kind: type[HfHubHTTPError] = HfHubHTTPErro
     return kind(f"{status} Client Error\n\n{message}", response=response, server_message=message)
 
 
-_WRITES = ("create", "branch", "commit", "tag")
+_WRITES = ("create", "branch", "commit")
 
 
 class FakeHub:
@@ -212,7 +212,6 @@ ANSWERS: dict[str, tuple[str, Callable[[FakeHub, Any], Any]]] = {
         lambda hub, at: at.repo_id in hub.repos or hub.make(at.repo_id, private=bool(at.private)),
     ),
     "create_branch": ("branch", lambda hub, at: hub.find(at)[0].branches.setdefault(at.branch, hub.find(at)[1])),
-    "create_tag": ("tag", lambda hub, at: hub.find(at)[0].tags.setdefault(at.tag, hub.find(at)[1])),
     "create_commit": ("commit", commit),
     "hf_hub_download": ("download", download),
     "snapshot_download": ("snapshot", snapshot),

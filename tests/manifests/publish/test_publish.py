@@ -7,9 +7,11 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,46 +138,41 @@ def test_private(server: Any, send: Send) -> None:
 
 def test_branches_and_tags(send: Send, sample: Path, repo: Any, finished: Finished, read: Read) -> None:
     before, shown = repo.files(), []
-    assert send(revision="next", tag="v9", confirm=lambda plan: bool(shown.append(plan))).commit is None
-    assert [(plan.creates_branch, plan.tag, bool(plan.changes)) for plan in shown] == [(True, "v9", False)]
-    assert (set(repo.branches), repo.tags) == ({"main"}, {})
-    assert send(tag="v1").tag == "v1"
-    assert not send(tag="v1", confirm=pytest.fail).makes
+    repo.tags["v1"] = repo.branches["main"]
+    assert send(revision="next", confirm=lambda plan: bool(shown.append(plan))).commit is None
+    assert [(plan.creates_branch, bool(plan.changes)) for plan in shown] == [(True, False)]
+    assert set(repo.branches) == {"main"}
+    assert not send(confirm=pytest.fail).makes
     done = send(revision="same")
     assert repo.branches["same"] == repo.branches["main"] == done.commit, "made, although nothing changed"
     change(sample, finished)
-    with pytest.raises(UserError, match="tag v1 is on another commit"):
-        send(tag="v1")
-    assert len(repo.log) == 2, "a tag in the way is told before anything is sent"
-    assert send(tag="v2", revision="next").commit == repo.tags["v2"]
+    assert send(revision="next").commit == repo.branches["next"]
     assert (repo.files("next"), repo.files("main")) == (read(sample), before)
     assert [branch for branch, _ in repo.log] == ["main", "main", "next"]
     with pytest.raises(UserError, match="v1 is a tag, which cannot move; name a branch"):
         send(revision="v1")
 
 
-NO_NAME = "not a name for a branch or tag"
+NO_NAME = "not a name for a branch"
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         *(
-            ((REPO, name, None), f"--revision .*: {NO_NAME}")
-            for name in ("a b", "x..y", "/x", "x.lock", "refs/pr/1", "a" * 40)
+            ((REPO, name), f"--revision .*: {NO_NAME}")
+            for name in ("a b", "x..y", "/x", "x.lock", "refs/pr/1", "a" * 40, "", "-x", "x~1", ".x", "@")
         ),
-        *(((REPO, "main", name), f"--tag .*: {NO_NAME}") for name in ("", "-x", "x~1", ".x", "@")),
-        *(((name, None, None), "not a repository name") for name in ("a b/c", "owner/data/more", "--x/y", "")),
-        ((REPO, "main", "main"), "--tag main: the branch has this name"),
-        (("data", None, None), "not a repository name: the owner is missing"),
+        *(((name, None), "not a repository name") for name in ("a b/c", "owner/data/more", "--x/y", "")),
+        (("data", None), "not a repository name: the owner is missing"),
     ],
 )
 def test_names(server: Any, send: Send, arguments: tuple[Any, ...], told: str) -> None:
     with pytest.raises(UserError, match=told):
         check_names(*arguments)
-    repo_id, revision, tag = arguments
+    repo_id, revision = arguments
     with pytest.raises(UserError, match=told):
-        send(repo_id=repo_id, revision=revision or "main", tag=tag)
+        send(repo_id=repo_id, revision="main" if revision is None else revision)
     assert not server.requests, "they are looked at before anything else"
 
 
@@ -262,8 +259,8 @@ def test_what_the_hub_would_leave_out_is_told(send: Send, repo: Any) -> None:
             send(force=force)
 
 
-STEPS = ("refs", "create", "info", "tree", "branch", "commit", "tag")
-NEXT = {"revision": "next", "tag": "v1"}
+STEPS = ("refs", "create", "info", "tree", "branch", "commit")
+NEXT = {"revision": "next"}
 
 
 @pytest.fixture
@@ -271,7 +268,7 @@ def is_whole(server: Any, sample: Path, read: Read) -> Callable[[], bool]:
     def look() -> bool:
         repo = server.repos[REPO]
         ours = [commit for branch, commit in repo.log if branch == "next"]
-        return repo.files("next") == read(sample) and len(ours) == 1 and repo.tags == {"v1": ours[0]}
+        return repo.files("next") == read(sample) and len(ours) == 1
 
     return look
 
@@ -310,6 +307,41 @@ def test_a_silent_server_is_not_waited_for(secret_rules: Path, sample: Path) -> 
         with pytest.raises(RetryableError, match=r"the Hub cannot be reached: .*; run the same command again"):
             publish(sample, REPO, verify=verify_folder, hub=hub)
         assert time.monotonic() - started < 60
+
+
+def test_a_job_of_ci_needs_no_stored_token(secret_rules: Path, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client itself proves who it is, and asks with the token that it gets for that."""
+    asked: list[tuple[str, str | None, Any]] = []
+
+    class Local(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append((self.path, body["subject_token"], body["resource"]))
+            self.answer(200, {"access_token": "hf_exchanged", "token_type": "bearer", "expires_in": 60})
+
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Authorization"], None))
+            self.answer(403, {"error": "not yours"})
+
+        def answer(self, status: int, facts: Any) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(facts).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Local) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        monkeypatch.setenv("HF_OIDC_RESOURCE", f"datasets/{REPO}")
+        monkeypatch.setenv("HF_OIDC_ID_TOKEN", "proof")
+        with pytest.raises(UserError, match="no permission to write"):
+            publish(sample, REPO, verify=verify_folder, hub=Hub(url, delays=()))
+        server.shutdown()
+    assert asked[0] == ("/oauth/token", "proof", f"datasets/{REPO}")
+    assert asked[1][:2] == (f"/api/datasets/{REPO}/refs", "Bearer hf_exchanged")
 
 
 def test_a_commit_comes_in_between(server: Any, send: Send, sample: Path, read: Read) -> None:
@@ -355,11 +387,11 @@ def test_the_token_is_in_no_message(
 
 
 def test_the_whole_way(server: Any, lemur: Any, sample: Path, tmp_path: Path, read: Read) -> None:
-    done = lemur("-q", "publish", sample, "--repo-id", REPO, "--yes", "--json", "--tag", "v1")
+    done = lemur("-q", "publish", sample, "--repo-id", REPO, "--yes", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads(done.stdout)
     assert len(summary["added"]) == 7
-    pulled = lemur("pull", REPO, "--out", tmp_path / "new" / "out", "--revision", "v1")
+    pulled = lemur("pull", REPO, "--out", tmp_path / "new" / "out")
     assert (pulled.returncode, pulled.stderr) == (0, "")
     assert pulled.stdout.endswith(f"as the manifest states; commit {summary['commit']}\n")
     assert read(tmp_path / "new" / "out") == read(sample)
@@ -474,14 +506,14 @@ def test_killed(sample: Path, tmp_path: Path, secret_rules: Path, read: Read) ->
         environment = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "LEMUR_CURATOR_CACHE": str(home / "cache")}
         install = f"from pathlib import Path\nfrom tests.builders.fake_hub import FakeHub\nhome = Path({str(home)!r})\n"
         install += "FakeHub(home / 'hub', home / 'hub.pickle').install()\n"
-        words = ["publish", sample, "--repo-id", REPO, "--yes", "--tag", "v1"]
+        words = ["publish", sample, "--repo-id", REPO, "--yes"]
         return run_counted(words, sample.parent, kill_at, environment | {"PYTHONPATH": str(root)}, first=install)
 
     def look(home: Path) -> Any:
         from tests.builders.fake_hub import FakeHub
 
         repo = FakeHub(home, home / "hub.pickle").repos[REPO]
-        return repo.files(), len(repo.log), set(repo.tags), *(list_files(home / name) for name in ("tmp", "cache"))
+        return repo.files(), len(repo.log), *(list_files(home / name) for name in ("tmp", "cache"))
 
     status, changes = run(tmp_path / "whole", 0)
     assert status == 0
