@@ -1,6 +1,6 @@
 """Writes manifests/schemas: the JSON Schemas of all record types, of the manifest and of a corpus file.
 
-    make schemas
+make schemas
 """
 
 import json

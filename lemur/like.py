@@ -14,7 +14,7 @@ from extract.search.alike import (
 )
 from extract.search.index import Filters, open_index
 from lemur_core.files.errors import UserError
-from lemur_core.files.python import read_python_file
+from lemur_core.files.foreign import read_python_file
 
 _TASK = "img-classification"
 

@@ -15,8 +15,8 @@ from extract.specs.make import read_observed, read_spec, read_spec_graph
 from extract.specs.printed import print_call
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import MissingNameError, UserError, near_names
+from lemur_core.files.foreign import decode_python
 from lemur_core.files.markdown import make_visible, plural
-from lemur_core.files.python import decode_python
 from manifests.conversations.conversation import find_conversation
 from manifests.folders.kinds import EXTRACTION, FolderLink, FoundItem, lines_text
 from manifests.folders.manifest import read_manifest
