@@ -186,11 +186,13 @@ class _Repository:
                 if now.upload_info.sha256 != before.upload_info.sha256:
                     name = now.path_in_repo
                     raise UserError(f"{name}: was changed during publishing; nothing was published, run again")
-            deletions = [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
+            sent: list[CommitOperationAdd | CommitOperationDelete] = [
+                *(CommitOperationDelete(name, is_folder=False) for name in changes.removed),
+                *operations,
+            ]
             message = f"Publish {kind}: {changes}"
             about: Json = {"repo_type": _KIND, "revision": self.branch, "parent_commit": remote.head}
             try:
-                sent = [*deletions, *operations]
                 return self.hub.api().create_commit(self.repo_id, sent, commit_message=message, **about).oid
             except Exception as error:
                 head = self.look().head
