@@ -38,7 +38,7 @@ from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
 from manifests.folders.checks import Check, check_faults, run_checks
-from manifests.folders.kinds import EXTRACTION, Folder
+from manifests.folders.kinds import EXTRACTION, Folder, lines_text
 from manifests.folders.manifest import Manifest
 from manifests.provenance import (
     TABLE,
@@ -50,7 +50,6 @@ from manifests.provenance import (
     read_requirements,
 )
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.provenance.swhid import Swhid
 from manifests.records import LEVELS, Block
 
 
@@ -145,9 +144,10 @@ def _entry_faults(entry: BlockNeeds, row: Block | None, needs: Requirements) -> 
     )
     if not required <= stated:
         yield f"{entry.block}: requires less than the table says"
-    swhid = Swhid.from_string(entry.swhid or "")
-    if row is not None and (swhid.sha1 not in row.swhid or swhid.lines != (row.start_line, row.end_line)):
-        yield f"{entry.block}: its SWHID is of another file or of other lines than the table's"
+    if row is not None:
+        first, *qualifiers = (entry.swhid or "").split(";")
+        if first != row.swhid or qualifiers[-1:] != [f"lines={lines_text(row.start_line, row.end_line)}"]:
+            yield f"{entry.block}: its SWHID is of another file or of other lines than the table's"
     yield from (f"{entry.block}: its source {name} is not listed" for name in entry.files if name not in needs.sources)
 
 

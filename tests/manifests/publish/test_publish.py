@@ -94,17 +94,6 @@ def test_a_dry_run_changes_nothing(server: Any, send: Send, sample: Path, repo: 
     assert (repo.files(), list(server.repos)) == (before, [REPO])
 
 
-@pytest.mark.parametrize("fault", [503, "drop"])
-def test_a_dry_run_needs_no_hub(server: Any, send: Send, sample: Path, sleeps: list[float], fault: int | str) -> None:
-    server.faults = [Fault("refs", fault, times=1_000)]
-    plan = send(dry_run=True)
-    assert plan.unread is not None
-    sizes = {path.relative_to(sample).as_posix(): path.stat().st_size for path in sample.rglob("*") if path.is_file()}
-    assert (plan.created, plan.commit, sleeps, dict(plan.sizes)) == (False, None, [], sizes)
-    with pytest.raises(RetryableError):
-        send()
-
-
 NAMES = st.sampled_from(["a", "b", "a/b", "a/c", "README.md", "data/x.parquet", "data/y.parquet"])
 CONTENTS = st.sampled_from([b"", b"x", b"y", b"longer"])
 
@@ -427,6 +416,7 @@ def test_a_dry_run_without_hub_shows_all_files_and_findings(
     for number in range(30):
         (sample / f"more-{number:02d}.txt").write_text("text\n")
     run_publish(finished(sample), REPO, dry_run=True)
+    assert server.requests["refs"] == 1, "it is asked once"
     *lines, last = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines] == sorted(read(sample))
     assert last.startswith(f"{REPO} at main: 37 files, ")
