@@ -44,7 +44,7 @@ lock: .venv/.ready-dev
 	$(PY) -P .ci/lock.py
 
 schemas: .venv/.ready
-	$(PY) -P -m manifests.schemas
+	PYTHONPATH=. $(PY) -P .ci/schemas.py
 
 # The reference of the commands in docs/commands.md, from the parsers.
 commands: .venv/.ready

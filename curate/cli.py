@@ -7,7 +7,7 @@ import typer
 
 import curate as package
 from curate.model.options import CurateOptions
-from manifests.options.parameters import RuntimeOption, takes_options
+from manifests.options import RUNTIME, takes_options
 
 app = typer.Typer()
 _PANEL = "Curate: LEMUR records in, a snapshot out"
@@ -76,6 +76,7 @@ def curate(
 
 
 @app.command(rich_help_panel=_PANEL)
+@takes_options
 def novel(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE", help="Python files, each a LEMUR network or a module.")
@@ -88,7 +89,7 @@ def novel(
         str | None,
         typer.Option(metavar="JSON", help="Hyperparameters; default: usual ones, then those of the nearest records."),
     ] = None,
-    runtime: RuntimeOption = None,
+    runtime: Annotated[tuple[str, ...], RUNTIME] = (),
     jobs: JobsOption = None,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run networks without a sandbox. Only for code you trust.")
@@ -100,9 +101,8 @@ def novel(
     Examples:
       lemur novel net.py --against snapshot
     """
-    packages = tuple(runtime or ())
     novelty = package.commands.novel(
-        files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=packages
+        files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=runtime
     )
     print(package.commands.novelty_text(novelty, as_json=as_json))
     if novelty.is_known:

@@ -9,7 +9,7 @@ import typer
 
 from extract.model.options import ExtractOptions
 from lemur_core.files.atomic import check_free
-from manifests.options.parameters import takes_options
+from manifests.options import takes_options
 
 if TYPE_CHECKING:
     from manifests.folders.manifest import Manifest

@@ -37,11 +37,10 @@ from lemur_core.files.cache import cache_folder, uses_rooms
 from lemur_core.files.errors import DamagedError, UsageError, UserError
 from lemur_core.files.foreign import check_name, check_plain
 from lemur_core.files.markdown import make_visible
-from lemur_core.files.progress import hide_progress, note
+from lemur_core.files.progress import hide_progress, note, paint, paint_outcomes
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options import Level
-from manifests.options.colors import paint, paint_outcomes
 
 if TYPE_CHECKING:
     from manifests.folders.checks import Check

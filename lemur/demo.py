@@ -26,7 +26,7 @@ from extract.extractor import extract_to
 from extract.model.results import Options
 from lemur.folders import DEMO, verify_folder
 from lemur_core.files import Json
-from lemur_core.files.atomic import check_ours, own, remove_dead, write_text
+from lemur_core.files.atomic import check_ours, hold_lock, remove_dead, write_text
 from lemur_core.files.cache import cache_folder, remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -123,7 +123,7 @@ def run_demo(plan: Plan, out: Path, *, force: bool = False) -> list[StageOutcome
         raise UserError(f"{out}: is a file, not a folder; choose another --out")
     if out.is_dir() and not (out / DEMO).is_file() and any(path.name != _LOCK for path in out.iterdir()):
         raise UserError(f"{out}: has no {DEMO}, so `lemur demo` did not create it; choose another --out")
-    with own(out, _LOCK, "another run works there"):
+    with hold_lock(out / _LOCK, out, "another run works there"):
         remove_dead(out)
         known = _read_settings(out)
         if known is not None and known != settings and not force:

@@ -23,9 +23,9 @@ import train.ablation
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import article, make_visible
-from lemur_core.files.progress import show_steps
-from lemur_core.files.python import read_python_file
+from lemur_core.files.progress import paint_changes, show_steps
 from manifests.folders.checks import Check, check_faults, check_files, find_links
 from manifests.folders.frame import Page, foreign_page_files
 from manifests.folders.kinds import FolderLink, FoundItem, Kind, ListedItem, describe_inlined, manifest_link
@@ -41,7 +41,6 @@ from manifests.folders.manifest import (
     read_unchecked_manifest,
 )
 from manifests.folders.reading import reading
-from manifests.options.colors import paint_changes
 from manifests.provenance import find_inlined_blocks
 
 #: The file that makes a folder the output of `lemur demo`: its settings.

@@ -152,7 +152,6 @@ def publish(
     repo_id: str,
     dry_run: bool = False,
     revision: str = "main",
-    tag: str | None = None,
     private: bool = False,
     force: bool = False,
     not_secret: Collection[str] = (),
@@ -165,7 +164,6 @@ def publish(
         repo_id: `OWNER/NAME` of the dataset repository.
         dry_run: change nothing; the result states what would change.
         revision: the branch; it is created if it does not exist.
-        tag: a name for the commit.
         private: make a new repository private.
         force: overwrite what somebody else changed there.
         not_secret: digests of findings that only look like secrets.
@@ -192,7 +190,6 @@ def publish(
             repo_id,
             verify=verify_folder,
             revision=revision,
-            tag=tag,
             private=private,
             force=force,
             dry_run=dry_run,

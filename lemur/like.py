@@ -22,8 +22,8 @@ from curate.compute.runs import PRM, TASK_DATASETS
 from extract.model.blocks import find_block, iterate_blocks, read_blocks
 from extract.search import Filters, SearchIndex, keep_database, open_index, read_database, show_indexing, split_name
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import make_visible
-from lemur_core.files.python import read_python_file
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import subtrees
 from lemur_core.graphs.serialization import load_graphs

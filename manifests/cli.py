@@ -1,9 +1,18 @@
 """Commands that move finished folders to and from the Hugging Face Hub."""
 
+import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import make_visible, plural
+from lemur_core.files.progress import note
+
+if TYPE_CHECKING:
+    from manifests.publish.publishing import PublishReport
 
 app = typer.Typer()
 _PANEL = "Any folder"
@@ -20,7 +29,6 @@ def publish(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     revision: Annotated[str, typer.Option("--revision", metavar="BRANCH", help="Created if missing.")] = "main",
-    tag: Annotated[str | None, typer.Option("--tag", help="A name for the commit.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite changes by somebody else.")] = False,
     not_secret: Annotated[
         list[str] | None,
@@ -38,22 +46,45 @@ def publish(
     Examples:
       lemur publish snapshot --repo-id OWNER/NAME --dry-run
     """
-    from manifests.publish.command import run_publish
+    from manifests.folders.manifest import read_manifest  # the Hub's client takes 0.4 s to import
+    from manifests.publish.hub import check_names
+    from manifests.publish.publishing import publish as publish_folder
 
-    run_publish(
+    check_names(repo_id, revision)
+    read_manifest(folder)  # reject an invalid folder before the check for a terminal
+    if not (dry_run or yes or sys.stdin.isatty()):
+        raise UserError("publish: no terminal to confirm on; add --yes, or --dry-run to see what would change")
+
+    def confirm(plan: "PublishReport") -> bool:
+        for line in plan.lines():
+            note(line)
+        print(f"Publish this on {plan.repo_id}? [y/N] ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    def show(plan: "PublishReport") -> None:
+        if as_json:
+            print(json.dumps(plan.to_json(), indent=2))
+            return
+        for line in plan.lines(every=dry_run):
+            print(make_visible(line))
+
+    done = publish_folder(
         folder,
         repo_id,
         verify=context.obj,  # the checks of every kind of folder, passed in from `lemur`
         revision=revision,
-        tag=tag,
         private=private,
         force=force,
         dry_run=dry_run,
-        yes=yes,
         not_secret=not_secret or (),
         page=page,
-        as_json=as_json,
+        confirm=None if yes or dry_run else confirm,
+        show=show,
     )
+    if as_json or dry_run or yes:
+        show(done)
+    if not as_json:
+        print(make_visible(done.summary(dry_run=dry_run)))
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -69,6 +100,12 @@ def pull(
     Examples:
       lemur pull OWNER/NAME --out snapshot
     """
-    from manifests.publish.command import run_pull
+    from manifests.publish.publishing import format_size
+    from manifests.publish.publishing import pull as pull_folder
 
-    run_pull(repo_id, out, revision=revision, force=force, as_json=as_json)
+    done = pull_folder(repo_id, out, revision=revision, force=force)
+    if as_json:
+        print(json.dumps({"repo_id": repo_id, "commit": done.commit, "files": done.files, "bytes": done.bytes}))
+    else:
+        size = f"{plural(done.files, 'file')}, {format_size(done.bytes)}"
+        print(make_visible(f"{out}: {size}, as the manifest states; commit {done.commit}"))

@@ -20,7 +20,7 @@ from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from extract.model.blocks import load_block
-from lemur_core.files.python import comment_lines, decode_python
+from lemur_core.files.foreign import comment_lines, decode_python
 from lemur_core.graphs.graph import Graph
 from lemur_core.rebuild.operators import RebuildError
 from lemur_core.rebuild.rebuild import rebuild

@@ -15,7 +15,7 @@ import train as package
 from lemur_core.files.atomic import check_new_file, check_writable, write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import make_visible, plural
-from manifests.options.parameters import RuntimeOption, takes_options
+from manifests.options import RUNTIME, takes_options
 from train.runs.resources import UNSAFE, Resources
 
 app = typer.Typer()
@@ -219,6 +219,7 @@ def ablate_(
 
 
 @_train.command("check")
+@takes_options
 def check_(
     net: Annotated[Path, typer.Argument(metavar="NET.py", help="A network that meets LEMUR's contract.")],
     prm: Annotated[
@@ -229,7 +230,7 @@ def check_(
     time_limit: Annotated[
         float, typer.Option(metavar="SECONDS", min=1, max=10**9, help="End the check after this time.")
     ] = 1800.0,
-    runtime: RuntimeOption = None,
+    runtime: Annotated[tuple[str, ...], RUNTIME] = (),
     unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
@@ -242,7 +243,7 @@ def check_(
     from train.data.sources import load_cifar10
     from train.model.recipe import read_code, read_prm
 
-    settings = CheckSettings(epochs, wall_seconds=time_limit, runtime=tuple(runtime or ()))
+    settings = CheckSettings(epochs, wall_seconds=time_limit, runtime=runtime)
     code, hyperparameters = read_code(net), read_prm(prm)
     cifar10 = load_cifar10(data)
     result = package.check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe_no_sandbox)

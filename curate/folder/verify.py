@@ -26,8 +26,7 @@ from manifests.conversations.conversation import DROPS, Row, chat_rows, contents
 from manifests.folders.checks import Check, check_faults, run_checks
 from manifests.folders.kinds import SNAPSHOT, Folder
 from manifests.folders.tables import iterate_rows
-from manifests.provenance.heads import license_of_code
-from manifests.provenance.licenses import NOASSERTION, combine_licenses
+from manifests.provenance.licenses import NOASSERTION, combine_licenses, license_of_code
 from manifests.records import CHAT_KINDS, CHAT_ROLES, NetworkRow
 
 _COMPUTATION = ("graph", "graph_widths", "behavior")

@@ -31,8 +31,7 @@ from lemur_core.files.workers import map_chunks
 from lemur_core.similarity.tokens import ClassIndex, ClassText, class_texts
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Parent, describe_parent
-from manifests.provenance.heads import license_of_code
-from manifests.provenance.licenses import combine_licenses, is_permissive
+from manifests.provenance.licenses import combine_licenses, is_permissive, license_of_code
 from manifests.records import Block
 
 

@@ -14,9 +14,9 @@ from curate.compute.runs import TASK_DATASETS, read_parameters
 from curate.published.novelty import NEAREST, NovelNeighbor, Novelty, NoveltyIndex
 from lemur_core.files import Json
 from lemur_core.files.errors import NoSandboxError, UsageError
+from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.files.progress import hide_in_thread, hide_progress
-from lemur_core.files.python import read_python_file
 from lemur_core.sandbox.runtime import find_absence
 
 

@@ -13,16 +13,14 @@ from curate.sources.files import describe_file, open_table, read_parquet
 from curate.sources.rows import COLUMNS, MAX_RECORD_BYTES, RowSource, SourceRow, build_broken_row, read_row
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from lemur_core.files.foreign import locate_inside
+from lemur_core.files.foreign import decode_python, locate_inside
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
-from lemur_core.files.python import decode_python
 from manifests.folders.manifest import Input
 from manifests.folders.reading import READ_ERRORS, describe
 from manifests.folders.tables import read_rows
-from manifests.provenance import REQUIREMENTS, TABLE, find_blocking_licenses
+from manifests.provenance import REQUIREMENTS, TABLE, Parts, find_blocking_licenses, read_parts
 from manifests.provenance.licenses import combine_licenses
-from manifests.provenance.parts import Parts, read_parts
 from manifests.records import LEVELS, Block
 
 

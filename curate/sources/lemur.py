@@ -27,9 +27,9 @@ from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, MeasuredFacts, RecordSou
 from lemur_core.files.atomic import atomic_file, scratch_folder
 from lemur_core.files.cache import cache_folder, read_cached
 from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.foreign import decode_python
 from lemur_core.files.pip import DEFAULT_VERSION, fetch_release, list_releases
 from lemur_core.files.progress import progress
-from lemur_core.files.python import decode_python
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
 

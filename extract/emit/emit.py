@@ -52,7 +52,7 @@ from extract.resolve.symbols import (
     Undefined,
 )
 from extract.sources import PackageSource
-from lemur_core.files.python import comment_lines
+from lemur_core.files.foreign import comment_lines
 from lemur_core.sandbox.cached import code_digest
 from lemur_core.sandbox.server.received import inflate
 from lemur_core.source.facts import AT_DEFINITION

@@ -31,9 +31,8 @@ from manifests.folders.frame import (
 )
 from manifests.folders.kinds import EXTRACTION, lines_text
 from manifests.folders.manifest import Manifest
-from manifests.provenance import SPECS, TABLE, get_minimized_path, without_source
+from manifests.provenance import SPECS, TABLE, find_blocked_blocks, get_minimized_path, read_parts, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.provenance.parts import find_blocked_blocks, read_parts
 from manifests.records import Block, Observed
 
 #: Maximum number of boxes with one operation each.

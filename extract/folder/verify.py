@@ -30,18 +30,24 @@ from extract.specs.make import algorithm_faults, print_call, read_specs
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
-from lemur_core.files.workers import available_cores, map_items
+from lemur_core.files.workers import available_cores, map_chunks
 from lemur_core.sandbox import Failure, Job, Limits, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
 from manifests.folders.checks import Check, check_faults, run_checks
-from manifests.folders.kinds import EXTRACTION, Folder
+from manifests.folders.kinds import EXTRACTION, Folder, lines_text
 from manifests.folders.manifest import Manifest
-from manifests.provenance import TABLE, get_minimized_path, header_lines, is_guess
+from manifests.provenance import (
+    TABLE,
+    BlockNeeds,
+    Requirements,
+    get_minimized_path,
+    header_lines,
+    is_guess,
+    read_requirements,
+)
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
-from manifests.provenance.swhid import Swhid
 from manifests.records import LEVELS, Block
 
 
@@ -136,9 +142,10 @@ def _entry_faults(entry: BlockNeeds, row: Block | None, needs: Requirements) -> 
     )
     if not required <= stated:
         yield f"{entry.block}: requires less than the table says"
-    swhid = Swhid.from_string(entry.swhid or "")
-    if row is not None and (swhid.sha1 not in row.swhid or swhid.lines != (row.start_line, row.end_line)):
-        yield f"{entry.block}: its SWHID is of another file or of other lines than the table's"
+    if row is not None:
+        first, *qualifiers = (entry.swhid or "").split(";")
+        if first != row.swhid or qualifiers[-1:] != [f"lines={lines_text(row.start_line, row.end_line)}"]:
+            yield f"{entry.block}: its SWHID is of another file or of other lines than the table's"
     yield from (f"{entry.block}: its source {name} is not listed" for name in entry.files if name not in needs.sources)
 
 
@@ -203,7 +210,8 @@ def check_code(
     batches = iter(lambda: list(itertools.islice(emitted, _BATCH)), [])
     work = partial(_check_batch, packages, confirmed)
     with progress("verify", number, "blocks") as advance:
-        for done, found in map(work, batches) if number <= _FEW else map_items(work, batches, jobs):
+        checked = map_chunks(work, ([batch] for batch in batches), None, jobs)
+        for done, found in map(work, batches) if number <= _FEW else itertools.chain.from_iterable(checked):
             for name, fault in found:
                 faults[name].append(fault)
             advance(done)

@@ -14,15 +14,14 @@ import pyarrow.compute as pc
 from extract.specs.make import print_call, read_observed, read_spec, read_spec_graph
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import MissingNameError, UserError, near_names
+from lemur_core.files.foreign import decode_python
 from lemur_core.files.markdown import make_visible, plural
-from lemur_core.files.python import decode_python
 from manifests.conversations.conversation import find_conversation
 from manifests.folders.kinds import EXTRACTION, FolderLink, FoundItem, lines_text
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import as_records, open_table, read_table
-from manifests.provenance import TABLE, get_minimized_path
+from manifests.provenance import TABLE, BlockNeeds, Requirements, get_minimized_path, read_requirements
 from manifests.provenance.licenses import is_permissive
-from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
 from manifests.records import Block, Spec, SpecChatRow
 
 _COLUMNS = ("block", "name", "qualname", "source", "level")

@@ -30,9 +30,9 @@ from extract.proofs.visit import SIGN, BlockVisit, Signed, Watched
 from extract.resolve.distributions import find_requirement
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
+from lemur_core.files.foreign import decode_python
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
-from lemur_core.files.python import decode_python
 from lemur_core.sandbox import Failure, Job
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.server.foreign import one_line

@@ -35,7 +35,7 @@ from extract.sources import PackageSource, SourceFile
 from extract.sources.contents import is_package, module_name
 from lemur_core.sandbox.runtime import DECLARED
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
-from manifests.provenance.heads import license_of_code
+from manifests.provenance.licenses import license_of_code
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
 EXTENSIONS = ("_C", "_ext")  # usual names of compiled extensions inside their package

@@ -23,7 +23,7 @@ from extract.resolve.standins import replacement_source
 from extract.sources import PackageSource
 from manifests.provenance import is_guess
 from manifests.provenance.licenses import is_permissive
-from manifests.provenance.swhid import Swhid, directory_swhid
+from manifests.provenance.swhid import directory_swhid, qualify_swhid
 from manifests.records import Block
 
 FORMAT = 1
@@ -75,13 +75,6 @@ def requirements_text(
     ]
     entries = ",\n".join("  " + json.dumps(entry, ensure_ascii=False) for entry in blocks)
     return "\n".join(["{", *lines, ' "blocks": [', *([entries] if entries else []), " ]", "}", ""])
-
-
-def qualify_swhid(row: Block, source: PackageSource) -> str:
-    """Return the SWHID of a block's lines: its file, qualified by origin, source as anchor, path and lines."""
-    file = Swhid.from_string(row.swhid)
-    lines = row.start_line, row.end_line
-    return str(Swhid("cnt", file.sha1, source.origin, source.swhid, f"/{row.path}", lines))
 
 
 def add_versions(requires: Iterable[str], sources: Iterable[PackageSource]) -> tuple[str, ...]:
@@ -144,7 +137,13 @@ def _block_entry(row: Block, files: Files, by_name: Mapping[str, PackageSource])
         "block": row.block,
         "requires": [*add_versions(runtime, sources), *add_versions(row.requires, sources)],
         "origin": source.origin or None,
-        "swhid": qualify_swhid(row, source),
+        "swhid": qualify_swhid(
+            row.swhid,
+            origin=source.origin,
+            anchor=source.swhid,
+            path=f"/{row.path}",
+            lines=(row.start_line, row.end_line),
+        ),
         "source_swhid": source.swhid or None,
         "license": row.license,
         "made_from": {name: used for name, used in paths.items() if used},

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from extract.sources.layout import Roots, list_roots, read_setup_script, strings, table
-from lemur_core.files.python import decode_python
+from lemur_core.files.foreign import decode_python
 from manifests.provenance.licenses import NOASSERTION, find_license, license_of_fields
 
 _LICENSE_NAME = re.compile(r"(?i)(?:(?:un)?licen[sc]e|copying)(?:[._-](?!py$)[a-z0-9.-]+)?")

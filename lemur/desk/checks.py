@@ -24,14 +24,12 @@ from curate.published.novelty import Query, build_query
 from extract.sources.git import GitError, read_blobs, run_git
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.files.foreign import check_plain
-from lemur_core.files.python import decode_python
+from lemur_core.files.foreign import check_plain, decode_python
 from lemur_core.sandbox.server.received import read_json
 from lemur_core.similarity import Detail
 from lemur_core.similarity.outline import MAX_CODE_BYTES
 from lemur_core.source.text import parse_code
-from manifests.provenance.heads import read_head
-from manifests.provenance.licenses import is_permissive
+from manifests.provenance.licenses import is_permissive, read_head
 from manifests.publish.secrets import find_hits
 from train.model.contract import TRAINER_PARAMETERS, check_contract, lemur_digest
 

@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from lemur_core.files.atomic import atomic_file, check_new_file, write_text
-from manifests.options.colors import paint_outcomes
-from manifests.options.parameters import RuntimeOption
+from lemur_core.files.progress import paint_outcomes
+from manifests.options import RUNTIME, takes_options
 
 app = typer.Typer()
 _PANEL = "LEMUR: contributions and releases"
 
 
 @app.command(rich_help_panel=_PANEL)
+@takes_options
 def gate(
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH", help="A file, a folder, or commits A..B: what B adds or changes.")
@@ -31,7 +32,7 @@ def gate(
     sarif: Annotated[
         Path | None, typer.Option("--sarif", metavar="FILE", help="Also write the findings for code review.")
     ] = None,
-    runtime: RuntimeOption = None,
+    runtime: Annotated[tuple[str, ...], RUNTIME] = (),
     jobs: Annotated[
         int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes; default: all cores.")
     ] = None,
@@ -51,9 +52,7 @@ def gate(
 
     if sarif is not None:
         check_new_file(sarif, "--sarif", force=True)
-    report = check(
-        paths, against=against or ("lemur",), jobs=jobs, unsafe=unsafe_no_sandbox, runtime=tuple(runtime or ())
-    )
+    report = check(paths, against=against or ("lemur",), jobs=jobs, unsafe=unsafe_no_sandbox, runtime=runtime)
     if sarif is not None:
         write_text(sarif, json.dumps(build_sarif(report), indent=2) + "\n")
     print(json.dumps(build_json(report), indent=2) if as_json else paint_outcomes("\n".join(build_table(report))))

@@ -52,7 +52,7 @@ from lemur.experts.facts import (
     write_scores,
 )
 from lemur_core.files import Json
-from lemur_core.files.atomic import atomic_file, atomic_folder, own, sha256_file, write_text
+from lemur_core.files.atomic import atomic_file, atomic_folder, hold_lock, sha256_file, write_text
 from lemur_core.files.cache import cache_folder, remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note, progress
@@ -491,7 +491,7 @@ class Workspace:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            with own(self.settings.out, ".lock", "another run works there"):
+            with hold_lock(self.settings.out / ".lock", self.settings.out, "another run works there"):
                 yield
         finally:
             torch.set_num_threads(threads)

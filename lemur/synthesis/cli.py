@@ -8,8 +8,7 @@ import typer
 
 from lemur.synthesis.options import AttemptOptions, Sampling, Service
 from lemur_core.files.markdown import plural
-from manifests.options.parameters import takes_options
-from manifests.provenance.licenses import NOASSERTION, parse_expression
+from manifests.options import takes_options
 
 app = typer.Typer()
 
@@ -57,7 +56,7 @@ def synthesize(
     sampling: Sampling,
     options: AttemptOptions,
     against: _Against = None,
-    license_: _License = NOASSERTION,
+    license_: _License = "NOASSERTION",
     jobs: _Jobs = None,
     unsafe_no_sandbox: _Unsafe = False,
     force: _Force = False,
@@ -68,8 +67,10 @@ def synthesize(
     Examples:
       lemur synthesize --in blocks --model Qwen/Qwen2.5-Coder-7B-Instruct --n 100 --out networks
     """
-    license_ = license_ if license_ == NOASSERTION else parse_expression(license_)
     from lemur.synthesis.loop import run_synthesis  # loads torch
+    from manifests.provenance.licenses import NOASSERTION, parse_expression
+
+    license_ = license_ if license_ == NOASSERTION else parse_expression(license_)
 
     counts = run_synthesis(
         library,

@@ -41,7 +41,7 @@ from lemur.synthesis.policy import find_forbidden
 from lemur.synthesis.request import Attempt
 from lemur_core.describe.facts import MOVES
 from lemur_core.files import Json
-from lemur_core.files.python import decode_python
+from lemur_core.files.foreign import decode_python
 from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import LEAVES, Graph
 from lemur_core.graphs.identity import similarity

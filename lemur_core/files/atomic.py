@@ -30,38 +30,28 @@ PathLike = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
-def own(folder: Path, lock: str, at_work: str) -> Iterator[None]:
-    """Create the folder of `--out` if needed, and lock it for this process until the block or the process ends.
-
-    Args: lock: the name of the lock file in the folder. at_work: the message if another process holds the lock, such
-        as `another run works there`.
-    Raises: UserError if the folder cannot be created, or another process holds the lock.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / lock).touch()
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror}; choose another --out") from error
-    with hold_lock(folder / lock, folder, at_work):
-        yield
-
-
-@contextlib.contextmanager
 def hold_lock(lock: Path, where: Path, at_work: str) -> Iterator[None]:
-    """Lock a file, created if needed, for this process until the block or the process ends; it states the process.
+    """Lock a file for this process until the block or the process ends; it states the process.
 
-    Args: where: the file or folder that the lock protects, for messages. at_work: as for `own`.
-    Raises: UserError that names the process that holds the lock, if there is one.
+    Args:
+        lock: created if needed, with its folders.
+        where: the file or folder that the lock protects, for messages.
+        at_work: the message if another process holds the lock, such as `another run works there`.
+    Raises: UserError if the file cannot be created, or that names the process that holds the lock.
     """
     if lock.is_dir() and is_cached(lock):
         drop_damaged(lock)
     try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
         held = FileLock(lock, timeout=0).acquire()
     except Timeout as error:
         holder = _read_json(lock)
         if holder.keys() >= {"host", "pid", "since"}:
             at_work += f" (host {holder['host']}, process {holder['pid']}, since {holder['since']})"
         raise UserError(f"{where}: {at_work}; wait for it, or choose another --out") from error
+    except OSError as error:
+        raise UserError(f"{where}: cannot be written: {error.strerror}; choose another --out") from error
     with held:
         since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         lock.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}))

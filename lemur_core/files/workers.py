@@ -26,6 +26,7 @@ from lemur_core.files.errors import RetryableError, UserError
 P = ParamSpec("P")
 T = TypeVar("T")
 Item = TypeVar("Item")
+Started = TypeVar("Started")
 
 #: Signals that a terminal sends to all processes at once: Ctrl-C, and when it is closed.
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)
@@ -84,19 +85,6 @@ def submit(pool: ProcessPool, work: Callable[P, T], *args: P.args, **kwargs: P.k
     return result
 
 
-def map_items(work: Callable[[Item], T], items: Iterable[Item], jobs: int | None = None) -> Iterator[T]:
-    """Yield `work(item)` for each item, in order; reads ahead only a little.
-
-    Args:
-        work: run in other processes, one message per item, so it should take milliseconds at least.
-        jobs: the number of processes; None for one per available core.
-    Returns: the results, lazily.
-    Raises: UserError if no worker can be started; ProcessExpired if one dies.
-    """
-    for (result,) in map_chunks(work, ([item] for item in items), None, jobs):
-        yield result
-
-
 def map_chunks(
     work: Callable[[Item], T],
     chunks: Iterable[Sequence[Item]],
@@ -113,17 +101,15 @@ def map_chunks(
     Returns: one list per chunk.
     Raises: UserError if no worker can be started; ProcessExpired if one dies and there is no `died`.
     """
-    if (cluster := current_cluster()) is not None:
-        yield from cluster.map_chunks(work, chunks, died)
+    if (ray := current_cluster()) is not None:
+        yield from _map_on_cluster(ray, work, chunks, died)
         return
     workers = jobs or available_cores()
-    running: deque[tuple[Sequence[Item], Future[list[T]]]] = deque()
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(process_pool(workers))
 
-        def take_next() -> list[T]:
+        def take(chunk: Sequence[Item], future: Future[list[T]]) -> list[T]:
             nonlocal pool
-            chunk, future = running.popleft()
             try:
                 return future.result()
             except BrokenProcessPool:  # a worker died before it reported its task
@@ -133,12 +119,23 @@ def map_chunks(
             except ProcessExpired:
                 return _bisect(work, chunk, died)
 
-        for chunk in chunks:
-            running.append((chunk, _submit(pool, work, chunk)))
-            if len(running) >= _AHEAD * workers:
-                yield take_next()
-        while running:
-            yield take_next()
+        yield from _in_order(chunks, lambda chunk: _submit(pool, work, chunk), take, _AHEAD * workers)
+
+
+def _in_order(
+    chunks: Iterable[Sequence[Item]],
+    start: Callable[[Sequence[Item]], Started],
+    take: Callable[[Sequence[Item], Started], list[T]],
+    ahead: int,
+) -> Iterator[list[T]]:
+    """Yield the results of chunks, of which so many are started ahead."""
+    running: deque[tuple[Sequence[Item], Started]] = deque()
+    for chunk in chunks:
+        running.append((chunk, start(chunk)))
+        if len(running) >= ahead:
+            yield take(*running.popleft())
+    while running:
+        yield take(*running.popleft())
 
 
 def _submit(pool: ProcessPool, work: Callable[[Item], T], chunk: Sequence[Item]) -> Future[list[T]]:
@@ -240,11 +237,11 @@ def _end_with_parent() -> None:
 # Source: https://docs.ray.io/en/latest/ray-core/tasks.html, and its pages on fault tolerance and usage statistics
 
 _RETRIES = 3  # of a task whose worker died
-_CURRENT: ContextVar["Cluster | None"] = ContextVar("cluster", default=None)
+_CURRENT: ContextVar[Any] = ContextVar("cluster", default=None)
 
 
-def current_cluster() -> "Cluster | None":
-    """Return the cluster of the block that runs; None where processes here do the work."""
+def current_cluster() -> Any:
+    """Return the module `ray`, connected, in the block of a cluster; None where processes here do the work."""
     return _CURRENT.get()
 
 
@@ -268,7 +265,7 @@ def on_cluster(address: str | None) -> Iterator[None]:
         ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, configure_logging=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UserError(f"--ray {address}: no cluster there: {' '.join(str(error).split())[:200]}") from error
-    token = _CURRENT.set(Cluster(ray))
+    token = _CURRENT.set(ray)
     try:
         yield
     finally:
@@ -277,41 +274,28 @@ def on_cluster(address: str | None) -> Iterator[None]:
             ray.shutdown()
 
 
-class Cluster:
-    """A Ray cluster to which this process is connected. Args: ray: the module."""
+def _map_on_cluster(
+    ray: Any, work: Callable[[Item], T], chunks: Iterable[Sequence[Item]], died: Callable[[Item], T] | None
+) -> Iterator[list[T]]:
+    task = ray.remote(max_retries=_RETRIES, num_cpus=1)(_work_on_cluster)
 
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
+    def take(chunk: Sequence[Item], reference: Any) -> list[T]:
+        try:
+            results: list[T] = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise UserError(f"a worker of the Ray cluster: {error.cause}") from error
+            raise
+        except ray.exceptions.WorkerCrashedError as error:
+            if died is None:
+                raise RetryableError("a worker of the Ray cluster died again and again; run it again") from error
+            if len(chunk) == 1:
+                return [died(chunk[0])]
+            return [result for (result,) in _map_on_cluster(ray, work, ([item] for item in chunk), died)]
+        return results
 
-    def map_chunks(
-        self, work: Callable[[Item], T], chunks: Iterable[Sequence[Item]], died: Callable[[Item], T] | None
-    ) -> Iterator[list[T]]:
-        """Yield the results of `work` for the items of each chunk, as the function `map_chunks` does."""
-        task = self._ray.remote(max_retries=_RETRIES, num_cpus=1)(_work_on_cluster)
-        running: deque[tuple[Sequence[Item], Any]] = deque()
-
-        def take_next() -> list[T]:
-            chunk, reference = running.popleft()
-            try:
-                results: list[T] = self._ray.get(reference)
-            except self._ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, UserError):
-                    raise UserError(f"a worker of the Ray cluster: {error.cause}") from error
-                raise
-            except self._ray.exceptions.WorkerCrashedError as error:
-                if died is None:
-                    raise RetryableError("a worker of the Ray cluster died again and again; run it again") from error
-                if len(chunk) == 1:
-                    return [died(chunk[0])]
-                return [result for (result,) in self.map_chunks(work, ([item] for item in chunk), died)]
-            return results
-
-        for chunk in chunks:
-            running.append((chunk, task.remote(_find_version(), work, chunk)))
-            if len(running) >= _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 1))):
-                yield take_next()
-        while running:
-            yield take_next()
+    ahead = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    yield from _in_order(chunks, lambda chunk: task.remote(_find_version(), work, chunk), take, ahead)
 
 
 def _work_on_cluster(expected: str, work: Callable[[Item], T], chunk: Sequence[Item]) -> list[T]:

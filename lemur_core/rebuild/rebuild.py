@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lemur_core.files.python import comment_lines
+from lemur_core.files.foreign import comment_lines
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
 from lemur_core.graphs.modes import TRAIN, ModeChoice, ModeModule, ModeStep, Value, Write, merge
 from lemur_core.graphs.symbolic import Size, is_unknown, list_sizes

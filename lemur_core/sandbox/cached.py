@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self
 
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.cache import Database, cache_folder, seal, unseal
-from lemur_core.files.workers import current_cluster
+from lemur_core.files.workers import current_cluster, map_chunks
 from lemur_core.sandbox.client import Sandbox
 from lemur_core.sandbox.runtime import find_runtime
 from lemur_core.sandbox.server.foreign import one_line
@@ -76,9 +76,9 @@ class SharedSandbox:
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
         """Yield the outcomes in the order of the jobs. Raises: UserError if no sandbox is available."""
-        if (cluster := current_cluster()) is not None:
+        if current_cluster() is not None:
             work = partial(_run_on_worker, pickle.dumps({**self._options, "workers": 1}))
-            for outcomes in cluster.map_chunks(work, ([job] for job in jobs), None):
+            for outcomes in map_chunks(work, ([job] for job in jobs), None):
                 yield from outcomes
             return
         if self._box is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lemur_core.files.python import decode_python
+from lemur_core.files.foreign import decode_python
 
 #: The module name of a network's file.
 NETWORK = "network"

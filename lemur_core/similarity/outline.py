@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from lemur_core.files.python import decode_python
+from lemur_core.files.foreign import decode_python
 
 #: Training functions that the LEMUR contract requires of every network; they say nothing about the architecture.
 CONTRACT_FUNCTIONS = frozenset({"train_setup", "learn", "supported_hyperparameters"})

@@ -15,7 +15,7 @@ from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lemur_core.files.errors import UserError
-from lemur_core.files.python import comment_lines
+from lemur_core.files.foreign import comment_lines
 from lemur_core.source.facts import ASSIGN, AT_DEFINITION, CLASS, FUNCTION, IMPORT, IN_ANNOTATION, Statement, Use
 from lemur_core.source.parse import parse_file
 from lemur_core.source.scopes import fresh_name, last_name

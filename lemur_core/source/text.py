@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from lemur_core.files.python import decode_python
+from lemur_core.files.foreign import decode_python
 
 #: Levels of a syntax tree. `ast.unparse` takes four calls for a level, of the 1,000 that Python allows. Of 10,372 files
 #: of torch, sympy and fourteen packages of models, three are deeper, all of them tables of polynomials in sympy.

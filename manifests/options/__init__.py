@@ -1,11 +1,19 @@
-"""Options that are declared once, on the fields of a dataclass; `parameters` makes the parameters of a command.
+"""Options that are declared once, on the fields of a dataclass; a command takes the dataclass in their place.
 
-A dataclass of options must need neither the command line nor the tables, so nothing slow is imported here.
+    @app.command()
+    @takes_options
+    def curate(source: ..., options: CurateOptions, jobs: ...) -> None: ...
+
+The command line shows every field of `CurateOptions` that has an `Option`, in place of `options`; `curate` is called
+with the dataclass that holds what was typed. Nothing slow is imported here: programs use these dataclasses, too.
 """
 
+import functools
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 #: The levels of validation that a block can reach, each one including those before it.
 Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
@@ -45,3 +53,75 @@ RUNTIME = Option(
     metavar="NAME",
     after="jobs",
 )
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a function for Typer with a parameter for each option of the dataclasses that a command takes.
+
+    Args: command: its parameters are Typer's, or have an `Option`, or are dataclasses with fields
+        `Annotated[TYPE, Option(...)]`; fields without an `Option` are not set on the command line.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, tuple[type, list[str]]] = {}
+    declared: dict[str, tuple[Any, Option]] = {}  # the type and the option of each parameter that is ours
+    parameters: list[Parameter] = []
+    moved: list[tuple[str, Parameter]] = []
+    for name, own in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if isinstance(kind, type) and is_dataclass(kind):
+            types, given = get_type_hints(kind, include_extras=True), fields(kind)
+            declared |= {field.name: found for field in given if (found := _find_option(types[field.name]))}
+            groups[name] = kind, [field.name for field in given if field.name in declared]
+            for field in (field for field in given if field.name in declared):
+                parameter, before = _make_parameter(field.name, field.default, *declared[field.name])
+                moved.append((before, parameter)) if before else parameters.append(parameter)
+        elif (found := _find_option(kind)) is not None:
+            declared[name] = found
+            parameters.append(_make_parameter(name, own.default, *found)[0])
+        else:
+            parameters.append(own.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY))
+    for before, parameter in moved:
+        parameters.insert([item.name for item in parameters].index(before) + 1, parameter)
+
+    @functools.wraps(command)
+    def run(**typed: Any) -> None:
+        values = {name: _read(value, *declared[name]) if name in declared else value for name, value in typed.items()}
+        for name, (kind, own) in groups.items():
+            values[name] = kind(**{field: values.pop(field) for field in own})
+        command(**values)
+
+    # Typer reads both: the order from the signature, the types from the annotations.
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {item.name: item.annotation for item in parameters}
+    return run
+
+
+def _find_option(hint: Any) -> tuple[Any, Option] | None:
+    """Return the type and the option of `Annotated[TYPE, Option(...)]`."""
+    return next(((get_args(hint)[0], note) for note in get_args(hint)[1:] if isinstance(note, Option)), None)
+
+
+def _read(typed: Any, kind: Any, option: Option) -> Any:
+    """Return the value of a field for what Typer has parsed."""
+    read = option.read or (lambda value: value)
+    if get_origin(kind) is tuple:
+        return tuple(map(read, typed or ()))
+    return None if typed is None else read(typed)
+
+
+def _make_parameter(name: str, default: Any, kind: Any, option: Option) -> tuple[Parameter, str | None]:
+    """Return a parameter for Typer, and the name of the one that it follows if it is not the one before."""
+    import typer  # programs that only use the dataclasses need no command line
+
+    # Typer knows no tuples of any length: the command line has lists, whose default is not shown.
+    if get_origin(kind) is tuple:
+        kind, default = list[str] | None, None
+    # The flag is always named: for a bool, Typer would add its opposite.
+    flag = option.flag or f"--{name.replace('_', '-')}"
+    # A letter for a number: with names of types beside them, Typer cuts the names of options.
+    metavar = option.metavar or ("N" if "int" in str(kind) else "X" if "float" in str(kind) else None)
+    shown = typer.Option(
+        flag, metavar=metavar, help=option.help, rich_help_panel=option.panel, min=option.least, max=option.most
+    )
+    parameter = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown])
+    return parameter, option.after

@@ -4,62 +4,26 @@ Source: https://www.swhid.org/specification/ (the core identifiers are those of 
 """
 
 import hashlib
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, Self
-from urllib.parse import unquote
-
-Kind = Literal["cnt", "dir", "rev", "rel", "snp"]
-
-_SWHID_RE = re.compile(r"swh:1:(?P<kind>cnt|dir|rev|rel|snp):(?P<sha1>[0-9a-f]{40})(?P<qualifiers>(?:;[a-z]+=[^;]*)*)")
-_LINES_RE = re.compile(r"(?P<first>[1-9][0-9]*)(?:-(?P<last>[1-9][0-9]*))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Swhid:
-    """One identifier; its qualifiers give the context of the object, and `str()` writes them in canonical order."""
+def qualify_swhid(swhid: str, *, origin: str, anchor: str, path: str, lines: tuple[int, int]) -> str:
+    """Return the identifier of lines of a file, with their context in canonical order.
 
-    kind: Kind
-    sha1: str
-    origin: str = ""
-    anchor: str = ""
-    path: str = ""  # from the root of the anchor, starting with "/"
-    lines: tuple[int, int] | None = None  # first and last, from 1
-
-    def __post_init__(self) -> None:
-        if self.lines is not None and not 1 <= self.lines[0] <= self.lines[1]:
-            raise ValueError(f"lines {self.lines[0]}-{self.lines[1]}: not a range of line numbers, which start at 1")
-
-    @classmethod
-    def from_string(cls, text: str) -> Self:
-        """Parse an identifier.
-
-        Raises: ValueError if it is invalid, or has an unknown or duplicate qualifier.
-        """
-        match = _SWHID_RE.fullmatch(text)
-        if match is None:
-            raise ValueError(f"{text!r} is not a SWHID such as swh:1:cnt:<40 hexadecimal digits>;lines=9-15")
-        values: dict[str, str] = {}
-        for item in match["qualifiers"].split(";")[1:]:
-            key, _, value = item.partition("=")
-            if key in values or key not in ("origin", "anchor", "path", "lines"):
-                raise ValueError(f"{text!r}: qualifier {key!r} is unknown or occurs twice")
-            values[key] = unquote(value, errors="strict") if key in ("origin", "path") else value
-        lines = _read_lines(values.pop("lines")) if "lines" in values else None
-        return cls(match["kind"], match["sha1"], lines=lines, **values)  # type: ignore[arg-type]
-
-    def __str__(self) -> str:
-        first, last = self.lines or (0, 0)
-        qualifiers = {
-            "origin": _escape(self.origin),
-            "anchor": self.anchor,
-            "path": _escape(self.path),
-            "lines": "" if self.lines is None else str(first) if first == last else f"{first}-{last}",
-        }
-        return f"swh:1:{self.kind}:{self.sha1}" + "".join(
-            f";{key}={value}" for key, value in qualifiers.items() if value
-        )
+    Args:
+        swhid: of the file.
+        origin, anchor: where it is from, and the identifier of the folder or revision; empty if unknown.
+        path: from the root of the anchor, starting with "/".
+        lines: first and last, from 1.
+    """
+    first, last = lines
+    qualifiers = {
+        "origin": origin.replace("%", "%25").replace(";", "%3B"),
+        "anchor": anchor,
+        "path": path.replace("%", "%25").replace(";", "%3B"),
+        "lines": str(first) if first == last else f"{first}-{last}",
+    }
+    return swhid + "".join(f";{key}={value}" for key, value in qualifiers.items() if value)
 
 
 def blob_sha1(data: bytes) -> str:
@@ -117,14 +81,3 @@ def _hash_folder(folder: _Folder) -> str:
             entries.append((raw, b"100644 " + raw + b"\0" + bytes.fromhex(item)))
     body = b"".join(entry for _, entry in sorted(entries))
     return hashlib.sha1(b"tree %d\0" % len(body) + body, usedforsecurity=False).hexdigest()
-
-
-def _escape(value: str) -> str:
-    return value.replace("%", "%25").replace(";", "%3B")
-
-
-def _read_lines(text: str) -> tuple[int, int]:
-    match = _LINES_RE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"lines={text}: give one line number or FIRST-LAST, counted from 1")
-    return int(match["first"]), int(match["last"] or match["first"])

@@ -197,8 +197,8 @@ def parse_dataset(spec: str) -> tuple[str, str | None]:
     return match["repo"], match["revision"]
 
 
-def check_names(repo_id: str, branch: str | None, tag: str | None) -> None:
-    """Check that repository, branch and tag, if any, are valid names on the Hub.
+def check_names(repo_id: str, branch: str | None) -> None:
+    """Check that repository and branch, if any, are valid names on the Hub.
 
     Source: https://git-scm.com/docs/git-check-ref-format
     Raises: UsageError if one is invalid, or the repository has no owner: the Hub would add the user's own name only
@@ -212,10 +212,5 @@ def check_names(repo_id: str, branch: str | None, tag: str | None) -> None:
         ) from error
     if "/" not in repo_id:
         raise UsageError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{repo_id}")
-    for option, name in (("--revision", branch), ("--tag", tag)):
-        if name is not None and (_INVALID_REF.search(name) or COMMIT.fullmatch(name)):
-            raise UsageError(
-                f"{option} {name!r}: not a name for a branch or tag; use letters, digits, '.', '_' and '-'"
-            )
-    if tag is not None and tag == branch:
-        raise UsageError(f"--tag {tag}: the branch has this name; choose another --tag")
+    if branch is not None and (_INVALID_REF.search(branch) or COMMIT.fullmatch(branch)):
+        raise UsageError(f"--revision {branch!r}: not a name for a branch; use letters, digits, '.', '_' and '-'")

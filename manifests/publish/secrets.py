@@ -12,9 +12,8 @@ import hashlib
 import math
 import re
 import tempfile
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -293,8 +292,8 @@ _ROWS = 2_000  # per batch, so that a column of long codes takes little memory
 _BETWEEN = b"\0\n"  # no pattern goes over it
 
 
-def find_in_table(path: Path, search: Callable[[bytes], Iterable[Hit]]) -> Iterator[tuple[str, int, Hit]]:
-    """Yield what a search finds in the texts of a table, with column and row, and in what it says of itself.
+def _find_in_table(path: Path, folders: Sequence[str]) -> Iterator[tuple[str, int, Hit]]:
+    """Yield the hits in the texts of a table, with column and row, and in what it says of itself.
 
     The texts of a column are searched as one.
 
@@ -302,20 +301,18 @@ def find_in_table(path: Path, search: Callable[[bytes], Iterable[Hit]]) -> Itera
     """
     with pq.ParquetFile(path) as file:
         schema = file.schema_arrow
-        metadata = [dict(item.metadata or {}) for item in (schema, *schema)]
-        columns = [("names", 0, ["\n".join([*schema.names, *_strings(metadata)]).encode()])]
-        row = 0
+        about = [*schema.names, *_strings([dict(item.metadata or {}) for item in (schema, *schema)])]
+        columns: list[tuple[str, list[object]]] = [("names", [about])]
+        first = 0
         for batch in file.iter_batches(batch_size=_ROWS):
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                if not pa.types.is_primitive(column.type):
-                    texts = [_unescape("\n".join(_strings(value)).encode()) for value in column.to_pylist()]
-                    columns.append((name, row, texts))
-            for name, first, texts in columns:
-                ends = list(accumulate(len(text) + len(_BETWEEN) for text in texts))
-                for hit in search(_BETWEEN.join(texts)):
-                    yield name, first + bisect_right(ends, hit.at), hit
+            texts = [name for name in batch.schema.names if not pa.types.is_primitive(batch.schema.field(name).type)]
+            columns += [(name, batch[name].to_pylist()) for name in texts]
+            for name, values in columns:
+                rows = (_unescape("\n".join(_strings(value)).encode()).replace(b"\0", b" ") for value in values)
+                data = _BETWEEN.join(rows)
+                yield from ((name, first + data.count(_BETWEEN, 0, hit.at), hit) for hit in find_hits(data, folders))
             columns = []
-            row += batch.num_rows
+            first += batch.num_rows
 
 
 def _strings(value: object) -> Iterator[str]:
@@ -379,7 +376,7 @@ def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
             show_item(name)
             try:
                 if name.endswith(".parquet"):
-                    for column, row, hit in find_in_table(path, lambda data: find_hits(data, folders)):
+                    for column, row, hit in _find_in_table(path, folders):
                         where = f"row {row}, column {column}"
                         findings.append(Finding(name, where, hit, column in _FOREIGN_COLUMNS))
                     continue

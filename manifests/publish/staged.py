@@ -28,21 +28,17 @@ from manifests.folders.tables import CROISSANT, open_writer
 from manifests.provenance import (
     SPECS,
     TABLE,
+    find_blocked_blocks,
     find_blocking_licenses,
     find_inlined_blocks,
     get_minimized_path,
     is_guess,
+    read_parts,
     without_source,
 )
-from manifests.provenance.heads import read_head
-from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.provenance.parts import find_blocked_blocks, read_parts
+from manifests.provenance.licenses import NOASSERTION, is_permissive, read_head
 from manifests.records import TrainingRecord
 
-#: The Hub's own file, which a repository has from its first commit on.
-ATTRIBUTES = ".gitattributes"
-#: The file with which the Hub silently ignores other files.
-IGNORES = ".gitignore"
 _RECORD, _NETWORK = "record.json", "net.py"
 _TRAINED = frozenset({"run", "ablation"})
 _ROWS = 500
@@ -68,7 +64,6 @@ class Withheld:
 class Staged:
     """The files to publish by their path in the repository, including the manifest."""
 
-    kind: str
     files: dict[str, Path]
     withheld: tuple[Withheld, ...]
 
@@ -94,7 +89,7 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
         elif manifest.kind == "snapshot":
             without = _find_blocked_codes(folder, manifest)
     if not without:
-        yield Staged(manifest.kind, files, ())
+        yield Staged(files, ())
         return
     with scratch_folder("publish") as scratch:
         yield _stage_without(folder, scratch, manifest, files, without)
@@ -248,7 +243,7 @@ def _stage_without(
         noun, changes = "block", {TABLE: drop_code, **dict.fromkeys(specs, drop_algorithm)}
     rewritten = [name for name, change in changes.items() if _rewrite(folder / name, scratch / name, change)]
     if not rewritten:
-        return Staged(manifest.kind, files, ())
+        return Staged(files, ())
     kept = {name: path for name, path in files.items() if name not in gone}
     outputs = {item.path: item for item in manifest.outputs if item.path in kept}
 
@@ -265,4 +260,4 @@ def _stage_without(
     withheld = tuple(Withheld(source, license_, number, noun) for (source, license_), number in counts)
     details = {**manifest.details, "withheld": [item.entry for item in withheld]}
     write_manifest(scratch, manifest.model_copy(update={"outputs": list(outputs.values()), "details": details}))
-    return Staged(manifest.kind, kept, withheld)
+    return Staged(kept, withheld)

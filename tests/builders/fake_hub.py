@@ -6,7 +6,7 @@ import inspect
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace as Namespace
@@ -22,7 +22,6 @@ from manifests.provenance.swhid import blob_sha1
 from manifests.publish.hub import Hub
 
 LFS = (".parquet", ".png", ".bin")
-IGNORED = ".ignored.txt"  # the Hub leaves such files out, as if a .gitignore named them
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,8 @@ class File:
 
     def entry(self, path: str) -> RepoFile:
         """As the Hub lists it: of a large file, the repository's own blob is a pointer."""
-        if not self.lfs:
-            return RepoFile(path=path, size=len(self.data), oid=blob_sha1(self.data))
-        oid = blob_sha1(b"pointer to " + self.data)
-        return RepoFile(path=path, size=len(self.data), oid=oid, lfs=self.lfs_facts())
+        more = {"lfs": self.lfs_facts()} if self.lfs else {}
+        return RepoFile(path=path, size=len(self.data), oid=blob_sha1(b"pointer to " * self.lfs + self.data), **more)
 
     def lfs_facts(self) -> dict[str, object]:
         return {"oid": hashlib.sha256(self.data).hexdigest(), "size": len(self.data), "pointerSize": 100}
@@ -86,20 +83,7 @@ def refuse(status: int, message: str, kind: type[HfHubHTTPError] = HfHubHTTPErro
     return kind(f"{status} Client Error\n\n{message}", response=response, server_message=message)
 
 
-#: The kind of each call of the client; those of `_WRITES` need the right to write.
-_CALLS = {
-    "list_repo_refs": "refs",
-    "list_repo_tree": "tree",
-    "list_repo_commits": "commits",
-    **dict.fromkeys(("repo_info", "dataset_info", "model_info"), "info"),
-    "create_repo": "create",
-    "create_branch": "branch",
-    "create_commit": "commit",
-    "create_tag": "tag",
-    "hf_hub_download": "download",
-    "snapshot_download": "snapshot",
-}
-_WRITES = ("create", "branch", "commit", "tag")
+_WRITES = ("create", "branch", "commit")
 
 
 class FakeHub:
@@ -122,18 +106,19 @@ class FakeHub:
 
     def __getattr__(self, name: str) -> Any:
         """A call of the client: checked against its signature, counted, and broken where that is ordered."""
-        if name not in _CALLS:
+        if name not in ANSWERS:
             raise AttributeError(name)
+        kind, answer = ANSWERS[name]
 
         def call(*arguments: Any, **named: Any) -> Any:
             given = inspect.signature(getattr(HfApi, name)).bind(None, *arguments, **named).arguments
             absent = dict.fromkeys(("revision", "local_dir", "parent_commit", "private"))
             with self.lock:
-                return self._answer(_CALLS[name], Namespace(**{**absent, **given}))
+                return self._answer(kind, answer, Namespace(**{**absent, **given}))
 
         return call
 
-    def _answer(self, kind: str, given: Any) -> Any:
+    def _answer(self, kind: str, answer: Callable[["FakeHub", Any], Any], given: Any) -> Any:
         self.requests[kind] += 1
         due = (fault for fault in self.faults if fault.kind == kind)
         what = next((f.what for f in due if f.nth <= self.requests[kind] < f.nth + f.times), None)
@@ -145,16 +130,16 @@ class FakeHub:
             raise httpx.ConnectError("the connection was dropped")
         if kind in _WRITES and self.rights != "write":
             raise refuse(*((403, "You don't have the rights to do this") if self.rights else (401, "who?")))
-        answer = getattr(self, f"_{kind}")(given)
+        done = answer(self, given)
         if kind in _WRITES and self.store is not None:
             new = self.store.with_suffix(".new")  # no name that a killed command would leave
             new.write_bytes(pickle.dumps(self.repos))
             new.replace(self.store)
         if what == "lose":
             raise httpx.ReadError("the answer was lost")
-        return answer
+        return done
 
-    def _find(self, given: Any) -> tuple[Repo, str]:
+    def find(self, given: Any) -> tuple[Repo, str]:
         repo = self.repos.get(given.repo_id)
         if repo is None or (repo.private and not self.rights):
             raise refuse(404, "Repository not found", RepositoryNotFoundError)
@@ -164,59 +149,70 @@ class FakeHub:
             raise refuse(404, "Invalid rev id", RevisionNotFoundError)
         return repo, oid
 
-    def _refs(self, given: Any) -> Any:
-        repo, _ = self._find(given)
-        refs = {"branches": repo.branches, "tags": repo.tags}
-        return Namespace(**{k: [Namespace(name=n, target_commit=c) for n, c in ref.items()] for k, ref in refs.items()})
 
-    def _info(self, given: Any) -> Any:
-        repo, oid = self._find(given)
-        return Namespace(sha=oid, private=repo.private, card_data=Namespace(**repo.card))
+def list_refs(hub: FakeHub, given: Any) -> Any:
+    refs = {"branches": hub.find(given)[0].branches, "tags": hub.find(given)[0].tags}
+    return Namespace(**{k: [Namespace(name=n, target_commit=c) for n, c in ref.items()] for k, ref in refs.items()})
 
-    def _tree(self, given: Any) -> Iterator[RepoFile]:
-        repo, oid = self._find(given)
-        return iter([file.entry(name) for name, file in sorted(repo.trees[oid].items())])
 
-    def _commits(self, given: Any) -> list[Any]:
-        repo, oid = self._find(given)
-        return [Namespace(commit_id=oid, title=repo.titles[oid])]
+def info(hub: FakeHub, given: Any) -> Any:
+    repo, oid = hub.find(given)
+    return Namespace(sha=oid, private=repo.private, card_data=Namespace(**repo.card))
 
-    def _create(self, given: Any) -> None:
-        if given.repo_id not in self.repos:
-            self.make(given.repo_id, private=bool(given.private))
 
-    def _branch(self, given: Any) -> None:
-        repo, oid = self._find(given)
-        repo.branches.setdefault(given.branch, oid)
+def commit(hub: FakeHub, given: Any) -> Any:
+    repo, oid = hub.find(given)
+    if given.parent_commit not in (None, oid):
+        raise refuse(412, "A commit has happened since. Please refresh and try again.")
+    tree = dict(repo.trees[oid])
+    for operation in given.operations:
+        name = operation.path_in_repo
+        if not isinstance(operation, CommitOperationAdd):
+            del tree[name]
+            continue
+        with operation.as_file() as file:
+            tree[name] = File(file.read(), name.endswith(LFS))
+    return Namespace(oid=repo.commit(given.revision, tree, given.commit_message))
 
-    def _tag(self, given: Any) -> None:
-        repo, oid = self._find(given)
-        repo.tags.setdefault(given.tag, oid)
 
-    def _commit(self, given: Any) -> Any:
-        repo, oid = self._find(given)
-        if given.parent_commit not in (None, oid):
-            raise refuse(412, "A commit has happened since. Please refresh and try again.")
-        tree = dict(repo.trees[oid])
-        for operation in given.operations:
-            name = operation.path_in_repo
-            if not isinstance(operation, CommitOperationAdd):
-                del tree[name]
-            elif not name.endswith(IGNORED):
-                with operation.as_file() as file:
-                    tree[name] = File(file.read(), name.endswith(LFS))
-        return Namespace(oid=repo.commit(given.revision, tree, given.commit_message))
+def download(hub: FakeHub, given: Any) -> str:
+    repo, oid = hub.find(given)
+    path = Path(given.local_dir or hub.folder / oid, given.filename)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(repo.trees[oid][given.filename].data)
+    return str(path)
 
-    def _download(self, given: Any) -> str:
-        repo, oid = self._find(given)
-        path = Path(given.local_dir or self.folder / oid, given.filename)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(repo.trees[oid][given.filename].data)
-        return str(path)
 
-    def _snapshot(self, given: Any) -> str:
-        repo, oid = self._find(given)
-        for name in repo.trees[oid]:
-            with contextlib.suppress(ValueError):  # a name that no folder can hold
-                self._download(Namespace(**{**vars(given), "filename": name}))
-        return str(self.folder / oid)
+def snapshot(hub: FakeHub, given: Any) -> str:
+    repo, oid = hub.find(given)
+    for name in repo.trees[oid]:
+        with contextlib.suppress(ValueError):  # a name that no folder can hold
+            download(hub, Namespace(**{**vars(given), "filename": name}))
+    return str(hub.folder / oid)
+
+
+def list_tree(hub: FakeHub, given: Any) -> Any:
+    repo, oid = hub.find(given)
+    return iter([file.entry(name) for name, file in sorted(repo.trees[oid].items())])
+
+
+def list_commits(hub: FakeHub, given: Any) -> list[Any]:
+    repo, oid = hub.find(given)
+    return [Namespace(commit_id=oid, title=repo.titles[oid])]
+
+
+#: By method of the client the kind of the call, and the answer; those of `_WRITES` need the right to write.
+ANSWERS: dict[str, tuple[str, Callable[[FakeHub, Any], Any]]] = {
+    "list_repo_refs": ("refs", list_refs),
+    "list_repo_tree": ("tree", list_tree),
+    "list_repo_commits": ("commits", list_commits),
+    **dict.fromkeys(("repo_info", "dataset_info", "model_info"), ("info", info)),
+    "create_repo": (
+        "create",
+        lambda hub, at: at.repo_id in hub.repos or hub.make(at.repo_id, private=bool(at.private)),
+    ),
+    "create_branch": ("branch", lambda hub, at: hub.find(at)[0].branches.setdefault(at.branch, hub.find(at)[1])),
+    "create_commit": ("commit", commit),
+    "hf_hub_download": ("download", download),
+    "snapshot_download": ("snapshot", snapshot),
+}

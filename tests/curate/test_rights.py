@@ -26,8 +26,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.similarity.tokens import ClassIndex, class_texts
 from manifests.folders.manifest import Manifest, Measured, list_outputs, read_manifest, write_manifest
-from manifests.provenance.heads import license_of_code
-from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
+from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive, license_of_code
 from manifests.publish.staged import Staged, stage_files
 
 GPL = "# SPDX-License-Identifier: GPL-3.0-only\n"

@@ -13,12 +13,11 @@ from extract.model.results import code_columns
 from extract.resolve.requirements import (
     add_versions,
     list_runtime_imports,
-    qualify_swhid,
     requirements_text,
     runtime_versions,
 )
 from extract.resolve.standins import SOURCE_NAME, replacement_source
-from manifests.provenance.swhid import Swhid, content_swhid, directory_swhid
+from manifests.provenance.swhid import content_swhid, directory_swhid
 from tests.builders import extractions
 from tests.builders.suites import table
 
@@ -61,10 +60,8 @@ def test_identifiers_can_be_computed_from_the_files(sources: Sequence[Any]) -> N
     beta = found["sources"]["beta@2.0"]
     assert (found["sources"]["alpha@1.0"]["permissive"], beta["permissive"]) == (True, False)
     assert (beta["packages"], beta["digest"]) == (["beta"], sources[1].digest)
-    swhid = Swhid.from_string(found["blocks"][0]["swhid"])
-    assert swhid == Swhid(
-        "cnt", sources[0].files[0].blob, "pkg:pypi/alpha@1.0", sources[0].swhid, "/alpha/blocks.py", (3, 9)
-    )
+    context = f"origin=pkg:pypi/alpha@1.0;anchor={sources[0].swhid};path=/alpha/blocks.py;lines=3-9"
+    assert found["blocks"][0]["swhid"] == f"swh:1:cnt:{sources[0].files[0].blob};{context}"
 
 
 def test_only_what_blocks_were_made_from_is_listed(sources: Sequence[Any]) -> None:
@@ -94,10 +91,9 @@ def test_code_of_other_sources_and_of_ours(sources: Sequence[Any]) -> None:
 def test_a_local_folder_has_no_origin(tmp_path: Path) -> None:
     source = extractions.source(tmp_path, "gamma", origin="", version="", kind="folder")
     row = extractions.block(source, "Scale", start_line=4, end_line=4)
-    assert qualify_swhid(row, source) == (
-        f"swh:1:cnt:{source.files[0].blob};anchor={source.swhid};path=/gamma/blocks.py;lines=4"
-    )
-    assert needs([SimpleNamespace(row=row, closure_files=())], [source])["blocks"][0]["origin"] is None
+    (entry,) = needs([SimpleNamespace(row=row, closure_files=())], [source])["blocks"]
+    assert entry["swhid"] == f"swh:1:cnt:{source.files[0].blob};anchor={source.swhid};path=/gamma/blocks.py;lines=4"
+    assert entry["origin"] is None
 
 
 @table(__file__, "requirements.md", "Versions are those that the sources ask for", globals())

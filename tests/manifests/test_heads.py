@@ -3,8 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.provenance.heads import HeadLicense, license_of_code, read_head
-from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
+from manifests.provenance.licenses import (
+    NOASSERTION,
+    HeadLicense,
+    combine_licenses,
+    is_permissive,
+    license_of_code,
+    read_head,
+)
 from tests.builders.suites import table
 
 BODY = "\nimport torch\n\n\nclass Net(torch.nn.Module):\n    pass\n"

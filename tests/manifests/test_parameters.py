@@ -10,9 +10,8 @@ import pytest
 import typer
 
 from lemur_core.files.errors import UsageError
-from manifests.options import Option
-from manifests.options.colors import paint, paint_changes, paint_outcomes
-from manifests.options.parameters import takes_options
+from lemur_core.files.progress import paint, paint_changes, paint_outcomes
+from manifests.options import Option, takes_options
 
 
 def parse_pair(text: str) -> tuple[str, int]:

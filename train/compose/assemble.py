@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
-from lemur_core.files.python import comment_lines
+from lemur_core.files.foreign import comment_lines
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.source.bundle import Part, bundle
 from manifests.provenance import SLOT_HEADING, provenance_lines

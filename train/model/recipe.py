@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.foreign import check_plain
-from lemur_core.files.python import read_python_file
+from lemur_core.files.foreign import check_plain, read_python_file
 from manifests.records import Ingredient, describe_fault, drop_outcomes
 from train.model.contract import check_contract
 

@@ -19,7 +19,7 @@ from lemur_core.files.atomic import (
     atomic_file,
     atomic_folder,
     check_free,
-    own,
+    hold_lock,
     remove_dead,
     scratch_folder,
     sha256_file,
@@ -304,14 +304,14 @@ def test_a_place_taken_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_folder_is_held_by_one_run(tmp_path: Path) -> None:
     folder, told = tmp_path / "deep" / "out", rf"another run works there \(host \S+, process {os.getpid()}, since \S+\)"
     for _ in range(2):
-        with own(folder, ".lock", "another run works there"):
+        with hold_lock(folder / ".lock", folder, "another run works there"):
             with pytest.raises(UserError, match=f"out: {told}; wait for it, or choose another --out"):
-                own(folder, ".lock", "another run works there").__enter__()
+                hold_lock(folder / ".lock", folder, "another run works there").__enter__()
             other = f"import fcntl\nfcntl.flock(open({str(folder / '.lock')!r}, 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
             assert b"BlockingIOError" in subprocess.run([sys.executable, "-c", other], stderr=subprocess.PIPE).stderr
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"file/out: cannot be written: Not a directory; choose another --out"):
-        own(tmp_path / "file" / "out", ".lock", "").__enter__()
+        hold_lock(tmp_path / "file/out/.lock", tmp_path / "file/out", "").__enter__()
 
 
 def test_many_writers_of_one_file(tmp_path: Path) -> None:

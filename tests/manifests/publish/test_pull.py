@@ -24,9 +24,11 @@ Fetch = Callable[..., dict[str, bytes]]
 def repo(server: Any, send: Send, sample: Path, finished: Callable[..., Path]) -> Any:
     """A repository that holds the sample, with one larger file in it."""
     (sample / "data" / "large.png").write_bytes(bytes(range(256)) * 4_000)
-    send(finished(sample), tag="v1")
+    send(finished(sample))
+    repo = server.repos[REPO]
+    repo.tags["v1"] = repo.branches["main"]
     server.requests.clear()
-    return server.repos[REPO]
+    return repo
 
 
 @pytest.fixture

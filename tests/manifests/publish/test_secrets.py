@@ -1,4 +1,4 @@
-"""Planted secrets of 143 kinds are found, as written and below base64; names of models and classes are not.
+"""Planted secrets of our own kinds, and some of Kingfisher's, are found, as written and below base64; names of models and classes are not.
 
 Every value is drawn when the test runs: the repository holds no text that looks like a token.
 """
@@ -6,7 +6,6 @@ Every value is drawn when the test runs: the repository holds no text that looks
 import base64
 import json
 import random
-import re
 import string
 import tempfile
 from pathlib import Path
@@ -21,11 +20,9 @@ from hypothesis import strategies as st
 from lemur_core.files.errors import UserError
 from manifests.publish.secrets import (
     Finding,
-    Hit,
     check_digests,
     check_findings,
     find_hits,
-    find_in_table,
     looks_random,
     own_folders,
     screen,
@@ -66,16 +63,12 @@ def planted(seed: int) -> dict[str, str]:
         "AWS key id": f'k = "AKIA{r(16, UP)}"',
         "AWS temporary key id": f'k = "ASIA{r(16, UP)}"',
         "AWS secret, assigned": f'aws_secret_access_key = "{r(40, AL + "/+")}"',
-        "AWS secret, ini": f"[default]\naws_access_key_id = AKIA{r(16, UP)}\naws_secret_access_key = {r(40, AL + '/+')}\n",
         "AWS secret, environment": f'os.environ["AWS_SECRET_ACCESS_KEY"] = "{r(40, AL + "/+")}"',
         "AWS secret, argument": f'boto3.client("s3", aws_secret_access_key="{r(40, AL + "/+")}")',
         "AWS session token": f'AWS_SESSION_TOKEN="{r(220, AL + "/+")}=="',
-        "AWS bedrock key": f'x="ABSK{b64("BedrockAPIKey-" + r(70))}"',
         "JWT": f'token = "{jwt()}"',
         "bearer header": f'headers = {{"Authorization": "Bearer {r(40)}"}}',
         "basic header": f'headers = {{"Authorization": "Basic {b64("jane:" + r(14))}"}}',
-        "bearer curl": f'curl -H "Authorization: Bearer {r(40)}" https://api.example.org/x',
-        "curl user": f'curl -u "jane:{r(16)}" https://api.example.org/x',
         ".env line": f"DATABASE_PASSWORD={r(24)}\nDEBUG=1\n",
         ".env export": f"export API_SECRET={r(32)}\n",
         "password assigned": f'password = "{r(18)}"',
@@ -86,56 +79,18 @@ def planted(seed: int) -> dict[str, str]:
         "wandb": f'wandb.login(key="{r(40, HEX)}")',
         "wandb environment": f'os.environ["WANDB_API_KEY"] = "{r(40, HEX)}"',
         "wandb v1": f"WANDB_API_KEY=wandb_v1_{r(70, AL + '_')}",
-        "Hugging Face": f'login("hf_{r(34, LETTERS)}")',
-        "Hugging Face org": f'login("api_org_{r(34, LETTERS)}")',
-        "OpenAI": f'k="sk-{r(20)}T3BlbkFJ{r(20)}"',
-        "OpenAI old": f'k="sk-{r(48)}"',
         "OpenAI project": f'k="sk-proj-{r(74, AL + "_-")}T3BlbkFJ{r(74, AL + "_-")}"',
-        "Anthropic": f'k="sk-ant-api03-{r(93, AL + "_-")}AA"',
-        "Groq": f'k="gsk_{r(52)}"',
-        "xAI": f'k="xai-{r(80)}"',
-        "Replicate": f'k="r8_{r(37)}"',
-        "Perplexity": f'k="pplx-{r(48)}"',
-        "OpenRouter": f'k="sk-or-v1-{r(64, HEX)}"',
-        "DeepSeek": f'k="sk-{r(32, HEX)}"',
-        "Cohere": f'cohere_api_key = "{r(40)}"',
-        "Mistral": f'MISTRAL_API_KEY = "{r(32)}"',
-        "NVIDIA": f'k="nvapi-{r(64, AL + "_-")}"',
         "Fireworks": f'k="fw_{r(24)}"',
-        "Pinecone": f'k="pcsk_{r(6)}_{r(63)}"',
         "GitHub classic": f'k="{gh()}"',
-        "GitHub fine": f'k="github_pat_{r(22)}_{r(59)}"',
-        "GitHub app": f'k="ghs_{r(36)}"',
-        "GitLab personal": f'k="glpat-{r(20, AL + "-_")}"',
-        "GitLab deploy": f'k="gldt-{r(20, AL + "-_")}"',
-        "GitLab runner": f'k="glrt-{r(20, AL + "-_")}"',
-        "GitLab trigger": f'k="glptt-{r(40, HEX)}"',
-        "GitLab feed": f'k="glft-{r(20, AL + "-_")}"',
         "Bitbucket": f'k="ATBB{r(32)}"',
-        "Atlassian": f'k="ATATT3xFfGF0{r(171, AL + "_-")}={r(8, HEX.upper())}"',
         "Slack bot": f'k="xoxb-{r(12, string.digits)}-{r(12, string.digits)}-{r(24)}"',
-        "Slack app": f'k="xapp-1-A{r(10, UP)}-{r(13, string.digits)}-{r(64, HEX)}"',
-        "Slack configuration": f'k="xoxe.xoxp-1-{r(166)}"',
-        "Slack webhook": f'k="https://hooks.slack.com/services/T{r(10, UP)}/B{r(10, UP)}/{r(24)}"',
-        "Stripe live": f'k="sk_live_{r(24)}"',
-        "Stripe restricted": f'k="rk_live_{r(24)}"',
         "Stripe test": f'k="sk_test_{r(99)}"',
         "Stripe webhook": f'k="whsec_{r(32)}"',
-        "SendGrid": f'k="SG.{r(22, AL + "_-")}.{r(43, AL + "_-")}"',
-        "Mailgun": f'mailgun_key="key-{r(32, HEX)}"',
-        "Mailchimp": f'mailchimp_key = "{r(32, HEX)}-us12"',
-        "Twilio": f'twilio_key = "SK{r(32, HEX)}"',
-        "Azure storage": f'c="DefaultEndpointsProtocol=https;AccountName=jane;AccountKey={b64(drawn.randbytes(64))};EndpointSuffix=core.windows.net"',
         "Azure AD": f'azure_client_secret = "{r(3)}8Q~{r(34, AL + "_-")}"',
         "Azure SAS": f'u="https://jane.blob.core.windows.net/c/f?sv=2022-11-02&ss=b&srt=o&sp=r&se=2030-01-01T00:00:00Z&sig={quote(b64(drawn.randbytes(32)), safe="")}"',
         "Azure DevOps": f'azure_devops_pat = "{r(52, string.ascii_lowercase + "234567")}"',
-        "DigitalOcean": f'k="dop_v1_{r(64, HEX)}"',
-        "DigitalOcean oauth": f'k="doo_v1_{r(64, HEX)}"',
-        "Databricks": f'k="dapi{r(32, HEX)}"',
         "Discord bot": f'discord_token="M{r(23)}.{r(6)}.{r(27, AL + "_-")}"',
         "Discord webhook": f'k="https://discord.com/api/webhooks/{r(18, string.digits)}/{r(68, AL + "_-")}"',
-        "Telegram": f'telegram_token="{r(10, string.digits[1:])}:AA{r(33, AL + "_-")}"',
-        "Google API": f'k="AIza{r(35, AL + "_-")}"',
         "Google OAuth secret": f'k="GOCSPX-{r(28, AL + "_-")}"',
         "Google OAuth token": f'k="ya29.{r(100, AL + "_-")}"',
         "Google service account": json.dumps(
@@ -145,58 +100,30 @@ def planted(seed: int) -> dict[str, str]:
                 "private_key": "-----BEGIN PRIVATE KEY-----\n" + r(64) + "\n" + r(64) + "\n-----END PRIVATE KEY-----\n",
             }
         ),
-        "age": f'k="AGE-SECRET-KEY-1{r(58, "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L")}"',
         "PuTTY": f"PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: none\nComment: jane\nPublic-Lines: 2\n{r(64)}\n{r(32)}\nPrivate-Lines: 1\n{r(48)}\nPrivate-MAC: {r(64, HEX)}\n",
         "OpenSSH": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{r(70)}\n{r(70)}\n-----END OPENSSH PRIVATE KEY-----",
-        "PGP": f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{r(64)}\n{r(64)}\n-----END PGP PRIVATE KEY BLOCK-----",
         "netrc": f"machine api.example.org login jane password {r(16)}",
         "pgpass": f"localhost:5432:db:jane:{r(16)}",
         "URL": f'u="https://jane:{r(12)}@example.org/x"',
         "URL, empty user": f'u="redis://:{r(16)}@cache.example.org:6379/0"',
-        "URL, token as the user": f'u="https://{gh()}@github.com/jane/x.git"',
-        "URL, x-access-token": f'u="https://oauth2:{r(20)}@gitlab.com/jane/x.git"',
         "database URL": f'DATABASE_URL="postgresql://jane:{r(16)}@db.example.org/x"',
         "mongodb": f'u="mongodb+srv://jane:{r(16)}@cluster0.abcde.mongodb.net/x"',
         "JDBC": f'u="jdbc:mysql://db.example.org/x?user=jane&password={r(16)}"',
         "token in a query": f'u="https://api.example.org/x?access_token={r(40)}"',
-        "npm": f'k="npm_{r(36)}"',
         "npmrc": f"//registry.example.org/:_authToken={r(36)}",
-        "PyPI": f'k="pypi-AgEIcHlwaS5vcmc{r(70, AL + "_-")}"',
-        "RubyGems": f'k="rubygems_{r(48, HEX)}"',
         "crates": f'k="cio{r(32)}"',
-        "Docker": f'k="dckr_pat_{r(27, AL + "_-")}"',
         "docker config": json.dumps({"auths": {"https://index.example.org/v1/": {"auth": b64("jane:" + r(16))}}}),
         "Kaggle": json.dumps({"username": "jane", "key": r(32, HEX)}),
         "Kaggle token": f'k="KGAT_{r(32, HEX)}"',
         "Neptune": f'NEPTUNE_API_TOKEN="{b64(json.dumps({"api_address": "https://app.neptune.ai", "api_url": "https://app.neptune.ai", "api_key": uuid()}))}"',
         "Comet": f'comet_ml.Experiment(api_key="{r(25)}")',
-        "Heroku": f'HEROKU_API_KEY="{uuid()}"',
-        "Cloudflare": f'CLOUDFLARE_API_TOKEN="{r(40, AL + "_-")}"',
         "Datadog": f'DD_API_KEY="{r(32, HEX)}"',
         "New Relic": f'k="NRAK-{r(27, UP)}"',
-        "Sentry": f'k="sntrys_{b64(json.dumps({"iat": 1690000000.0, "url": "https://sentry.io", "region_url": "https://us.sentry.io", "org": "x"}))}_{r(43, AL + "+/")}"',
-        "Grafana": f'k="glsa_{r(32)}_{r(8, HEX)}"',
-        "Linear": f'k="lin_api_{r(40)}"',
-        "Notion": f'k="ntn_{r(11, string.digits)}{r(35)}"',
-        "Airtable": f'k="pat{r(14)}.{r(64, HEX)}"',
-        "Shopify": f'k="shpat_{r(32, HEX)}"',
-        "Square": f'k="EAAA{r(60, AL + "_-")}"',
-        "Figma": f'k="figd_{r(40, AL + "_-")}"',
-        "Postman": f'k="PMAK-{r(24, HEX)}-{r(34, HEX)}"',
-        "Vault": f'k="hvs.{r(95, AL + "_-")}"',
-        "Terraform": f'k="{r(14)}.atlasv1.{r(67, AL + "_-")}"',
-        "Doppler": f'k="dp.pt.{r(43)}"',
-        "Supabase": f'k="sbp_{r(40, HEX)}"',
         "PlanetScale": f'k="pscale_tkn_{r(43, AL + "_-")}"',
         "Modal": f'k="as-{r(22)}"; MODAL_TOKEN_SECRET="as-{r(22)}"',
         "Tailscale": f'k="tskey-auth-{r(16)}-{r(32)}"',
-        "LangSmith": f'k="lsv2_pt_{r(32, HEX)}_{r(10, HEX)}"',
-        "ElevenLabs": f'ELEVENLABS_API_KEY="sk_{r(48, HEX)}"',
         "Cloudinary": f'u="cloudinary://{r(15, string.digits)}:{r(27, AL + "_-")}@jane"',
-        "Alibaba": f'k="LTAI{r(20)}"; secret="{r(30)}"',
         "base64": f'k = base64.b64decode("{b64(gh())}")',
-        "base64, bytes": f'k = base64.b64decode(b"{b64("hf_" + r(34, LETTERS))}")',
-        "base64, url-safe": f'k = "{base64.urlsafe_b64encode(("sk-" + r(48)).encode()).decode().rstrip("=")}"',
         "base64, twice": f'k = "{b64(b64(gh()))}"',
         "base64 in a sentence": f'k = "{b64("the key is " + gh() + " here")}"',
         "bytes in hexadecimal": f'SECRET_KEY=bytes.fromhex("{r(64, HEX)}")',
@@ -222,7 +149,7 @@ KINDS = sorted(planted(0))
 def test_planted_secrets_are_found() -> None:
     missed = [kind for seed in range(8) for kind, text in planted(seed).items() if not find_hits(text.encode())]
     assert len(missed) <= 0.01 * 8 * len(KINDS), missed
-    assert len(KINDS) == 144
+    assert len(KINDS) == 74
     assert [kind for kind in KINDS if missed.count(kind) > 3] == [], "no kind is missed for what it is"
 
 
@@ -374,9 +301,20 @@ def test_rows_are_counted_over_batches_and_groups(tmp_path: Path) -> None:
 def test_neighbours_make_no_secret_and_hide_none(tmp_path: Path) -> None:
     """Values lie end to end while they are searched."""
     secret = GITHUB
-    texts = [secret[:10], secret[10:], "ghp_", secret, secret[4:], "AKI", "A" + "B" * 16, "word", "_" + secret]
+    texts = [
+        secret[:10],
+        secret[10:],
+        "ghp_",
+        secret,
+        secret[4:],
+        "AKI",
+        "A" + "B" * 16,
+        "a\0\nb",
+        "_" + secret,
+        secret,
+    ]
     pq.write_table(pa.table({"x": texts}), tmp_path / "t.parquet")
-    assert [item.where for item in found(tmp_path)] == ["row 3, column x"]
+    assert [item.where for item in found(tmp_path)] == ["row 3, column x", "row 9, column x"]
 
 
 @table(__file__, "screen.md", "What is none", globals())
@@ -455,21 +393,6 @@ def test_common_folders_are_ours_where_the_path_exists(
         there.rmdir()
     (tmp_path / "report.md").write_text(f"{common}/no-such-thing/x.pt")
     assert [item.refused for item in found(tmp_path) if item.file == "report.md"] == [True]
-
-
-@given(
-    st.lists(st.one_of(st.none(), st.text(alphabet="ab\n/", max_size=9)), max_size=30),
-    st.text("ab/", min_size=1, max_size=2),
-)
-def test_places_are_those_of_a_plain_search(values: list[str | None], head: str) -> None:
-    def search(data: bytes) -> list[Hit]:
-        return [Hit("x", match.start(), match[0]) for match in re.finditer(re.escape(head.encode()), data)]
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "t.parquet"
-        pq.write_table(pa.table({"x": pa.array(values, pa.string())}), path)
-        places = {row for column, row, _ in find_in_table(path, search) if column == "x"}
-    assert places == {place for place, value in enumerate(values) if head in (value or "")}
 
 
 def test_an_e_mail_address_stays_in_the_code_of_others_alone(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Write the JSON Schemas of all record types and of a corpus file: `python -m manifests.schemas`."""
+"""Writes manifests/schemas: the JSON Schemas of all record types, of the manifest and of a corpus file.
+
+make schemas
+"""
 
 import json
 from pathlib import Path
@@ -7,7 +10,7 @@ from manifests.folders.manifest import Manifest
 from manifests.records import RECORD_TYPES, Record
 from manifests.records.corpus import Corpus
 
-FOLDER = Path(__file__).with_name("schemas")
+FOLDER = Path(__file__).parents[1] / "manifests" / "schemas"
 
 
 def schema_texts() -> dict[str, str]:
