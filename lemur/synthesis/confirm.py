@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lemur.synthesis.messages import BrokenNetwork, LearningTask, ScoreChange
-from lemur.synthesis.request import CLASSES, IN_SHAPE
+from lemur.synthesis.learning_guest import BrokenNetwork, LearningTask, ScoreChange
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
@@ -28,6 +27,9 @@ CONFIRM = SandboxStage[ScoreChange | BrokenNetwork](
     Limits(wall_seconds=3600, cpu_seconds=480, memory_bytes=6 * 2**30),
     Retries.NONE,
 )
+
+#: Images and classes for the checks of a network, as `prompt.txt` states them.
+IN_SHAPE, CLASSES = (3, 32, 32), 10
 
 _RUNS = 2  # processes for each network
 _PATTERNS = 5

@@ -37,8 +37,8 @@ from extract.proofs.rebuild import REBUILD
 from extract.proofs.visit import TRACE
 from extract.specs.algorithm import build_algorithm, graphs_in_spec
 from lemur.synthesis.confirm import CONFIRM, confirm
+from lemur.synthesis.folder import STEPS, TASK
 from lemur.synthesis.policy import find_forbidden
-from lemur.synthesis.request import Attempt
 from lemur_core.describe.facts import MOVES
 from lemur_core.files import Json
 from lemur_core.files.python import decode_python
@@ -54,20 +54,27 @@ from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from manifests.records import Spec
 from train.model.contract import check_contract
 
-STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "learns", "conforms", "novel")
-
-TASK = "img-classification"
-
 _PARAMETERS = 0.10  # maximum relative difference
 _MOTIFS = 0.5  # required share of the spec's motifs
+_OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 _ROUNDING = 1e-4  # of the largest value: the same computation, written otherwise
 _LAYOUT = MOVES - {"slice", "flip", "roll"}
 _ANOTHER = "; make another architecture"
-_OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 
 _TRACE = replace(TRACE, retries=Retries.NONE, label="")
 _REBUILD = replace(REBUILD, label="")
 _PRM = PRM | {"transform": "norm_32", "batch": BATCH}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One request: the spec of the block, the arguments that it ran with, and the seed that is passed to the model."""
+
+    number: int
+    spec: Spec
+    arguments: Mapping[str, Any]
+    goal: str = ""
+    seed: int = 0
 
 
 @dataclass(slots=True)
@@ -83,7 +90,7 @@ class NetworkProposal:
     widths: str | None = None
 
     def fail(self, step: str, error: str, **more: Any) -> None:
-        """Record the failed step; the candidate takes no further steps."""
+        """Record the failed step; the network takes no further steps."""
         self.step, self.fault = step, {"step": step, "error": error, **more}
 
     @property
@@ -93,7 +100,7 @@ class NetworkProposal:
 
 
 class Prover:
-    """Runs many candidates at a time through the steps. A context manager; sandboxes start when needed.
+    """Runs many networks at a time through the steps. A context manager; sandboxes start when needed.
 
     Args: folders: snapshots and extractions that a network must differ from.
     """
@@ -112,104 +119,99 @@ class Prover:
         self._tracer.__exit__(*error)
         self._box.__exit__(*error)
 
-    def prove(self, candidates: Sequence[NetworkProposal]) -> None:
-        """Run all steps for candidates that passed `answer`; accepted ones count as known for later candidates.
+    def prove(self, networks: Sequence[NetworkProposal]) -> None:
+        """Run all steps for networks that passed `answer`; accepted ones count as known for later ones.
 
         Raises: UserError if no sandbox is available, or a folder is not comparable.
         """
-        for candidate in candidates:
-            if candidate.code is not None and candidate.step is None:
-                _check_statically(candidate)
+        for network in networks:
+            if network.step is None:
+                check_text(network)
         for step in (self._check_runs, self._check_learns, self.check_conformance, self._check_novelty):
-            step([candidate for candidate in candidates if candidate.step is None])
+            step([network for network in networks if network.step is None])
 
-    def _check_runs(self, candidates: Sequence[NetworkProposal]) -> None:
+    def _check_runs(self, networks: Sequence[NetworkProposal]) -> None:
         inputs = build_payload(TASK, TASK_DATASETS[TASK], PRM)
         assert not isinstance(inputs, str)
-        payloads = {number: inputs | {"code": candidate.code} for number, candidate in enumerate(candidates)}
+        payloads = {number: inputs | {"code": network.code} for number, network in enumerate(networks)}
         for number, traced in self._tracer.run(payloads, wider=False):
-            candidate = candidates[number]
+            network = networks[number]
             if traced.graph is None:
-                candidate.fail("runs", traced.error or "does not run")
+                network.fail("runs", traced.error or "does not run")
                 continue
-            candidate.graph, candidate.widths = traced.graph, traced.widths
-            name = candidate.attempt.block.spec.name
-            if name in traced.answer["dead_classes"]:
-                candidate.fail("used", f"nothing that {name} computes reaches the scores")
+            network.graph, network.widths = traced.graph, traced.widths
+            if (name := network.attempt.spec.name) in traced.answer["dead_classes"]:
+                network.fail("used", f"nothing that {name} computes reaches the scores")
 
-    def _check_learns(self, candidates: Sequence[NetworkProposal]) -> None:
-        networks = {
-            number: (candidate.code or "", candidate.attempt.block.spec.name)
-            for number, candidate in enumerate(candidates)
-            if candidate.step is None
-        }
-        for number, (step, why) in confirm(self._box, networks, _PRM).items():
-            candidates[number].fail(step, why)
+    def _check_learns(self, networks: Sequence[NetworkProposal]) -> None:
+        codes = {number: (network.code or "", network.attempt.spec.name) for number, network in enumerate(networks)}
+        for number, (step, why) in confirm(self._box, codes, _PRM).items():
+            networks[number].fail(step, why)
 
-    def check_conformance(self, candidates: Sequence[NetworkProposal]) -> None:
+    def check_conformance(self, networks: Sequence[NetworkProposal]) -> None:
         """Run the step `conforms` alone. Raises: UserError if no sandbox is available."""
-        requests = {
+        runs = {
             str(number): BlockRun(
-                item.code or "",
-                item.attempt.block.spec.name,
+                network.code or "",
+                network.attempt.spec.name,
                 (),
                 (),
-                cast(CallsToRun, item.attempt.block.arguments),
+                cast(CallsToRun, network.attempt.arguments),
                 (),
             )
-            for number, item in enumerate(candidates)
+            for number, network in enumerate(networks)
         }
-        results: dict[str, Json] = {}
         rebuilds: dict[str, SpecRebuild] = {}
-        for reply in _TRACE.run(self._box, requests):
+        found: dict[str, Json] = {}
+        for reply in _TRACE.run(self._box, runs):
             traced, error = (None, reply.ending()) if reply.answer is None else (reply.outcome.value, "")
             if isinstance(reply.answer, Failure):
                 traced, error = None, reply.answer.error
             assert isinstance(traced, dict | None)
-            spec = candidates[int(reply.key)].attempt.block.spec
-            results[reply.key] = found = conformance(spec, traced, error)
+            spec = networks[int(reply.key)].attempt.spec
+            found[reply.key] = facts = conformance(spec, traced, error)
             # Blocks without parameters: the outputs of a module that is written from the spec decide.
-            if spec.algorithm is not None and not spec.parameters and found["parameters"] == 0 and not found["same"]:
-                graphs, call = graphs_in_spec(spec.algorithm), asdict(requests[reply.key])
+            if spec.algorithm is not None and not spec.parameters and facts["parameters"] == 0 and not facts["same"]:
+                graphs, call = graphs_in_spec(spec.algorithm), asdict(runs[reply.key])
                 rebuilds[reply.key] = SpecRebuild(spec.name, "", graphs, call, _ROUNDING)
         for rebuilt in _REBUILD.run(self._box, rebuilds):
-            faults = results[rebuilt.key]["faults"]
+            faults = found[rebuilt.key]["faults"]
             if rebuilt.answer is not None and rebuilt.answer.proven:
                 faults.clear()
             elif rebuilt.answer is not None and rebuilt.answer.error.startswith("in eval mode") and not faults:
                 faults.append(f"computes something else: {rebuilt.answer.error}")
-        for number, item in enumerate(candidates):
-            found = results[str(number)]
-            item.facts["same"] = found["same"]
-            if found["faults"]:
-                item.fail("conforms", f"{item.attempt.block.spec.name}: {'; '.join(found['faults'])}")
+        for number, network in enumerate(networks):
+            facts = found[str(number)]
+            network.facts["same"] = facts["same"]
+            if facts["faults"]:
+                network.fail("conforms", f"{network.attempt.spec.name}: {'; '.join(facts['faults'])}")
 
-    def _check_novelty(self, candidates: Sequence[NetworkProposal]) -> None:
-        if candidates and self._folders:
-            codes = {str(number): candidate.code or "" for number, candidate in enumerate(candidates)}
+    def _check_novelty(self, networks: Sequence[NetworkProposal]) -> None:
+        if networks and self._folders:
+            codes = {str(number): network.code or "" for number, network in enumerate(networks)}
             report = novel(codes, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
-            for candidate, facts in zip(candidates, report.facts["files"], strict=True):
+            for network, facts in zip(networks, report.facts["files"], strict=True):
                 near = facts["nearest"][0] if facts["nearest"] else None
-                candidate.facts["nearest"] = near and {
+                network.facts["nearest"] = near and {
                     name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")
                 }
                 if facts["verdict"] == "known" and near is not None:
-                    candidate.fail("novel", f"known: {', '.join(near['known'])}: {near['name']}{_ANOTHER}")
-        for candidate in candidates:
+                    network.fail("novel", f"known: {', '.join(near['known'])}: {near['name']}{_ANOTHER}")
+        for network in networks:
             for other in self._kept:
-                if candidate.step is None and (alike := _find_likeness(candidate, other)):
-                    candidate.fail("novel", f"attempt {other.attempt.number} of this run: {alike}{_ANOTHER}")
-            if candidate.step is None:
-                self._kept.append(candidate)
+                if network.step is None and (alike := _find_likeness(network, other)):
+                    network.fail("novel", f"attempt {other.attempt.number} of this run: {alike}{_ANOTHER}")
+            if network.step is None:
+                self._kept.append(network)
 
 
-def _find_likeness(candidate: NetworkProposal, other: NetworkProposal) -> str:
+def _find_likeness(network: NetworkProposal, other: NetworkProposal) -> str:
     """Return what makes two networks duplicates of each other by curation's thresholds; empty if nothing does."""
-    if candidate.code == other.code:
+    if network.code == other.code:
         return "the same code"
-    if candidate.graph == other.graph:
+    if network.graph == other.graph:
         return "computes the same"
-    one, two = (code_features(each.code or "") for each in (candidate, other))
+    one, two = (code_features(each.code or "") for each in (network, other))
     assert not isinstance(one, str)
     assert not isinstance(two, str)
     options = CurateOptions()
@@ -218,40 +220,37 @@ def _find_likeness(candidate: NetworkProposal, other: NetworkProposal) -> str:
     return "near by structure" if jaccard(one.elements, two.elements) >= options.structural_threshold else ""
 
 
-def _check_statically(candidate: NetworkProposal) -> None:
-    """Run the steps that need no execution."""
+def check_text(network: NetworkProposal) -> None:
+    """Run the steps that need no execution, from `syntax` to `contract`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _check_text(candidate)
+            if fault := _find_fault(network.code or "", network.attempt.spec.name):
+                network.fail(*fault[:2], **fault[2])
     except SyntaxError as error:
-        candidate.fail("syntax", error.msg, line=error.lineno or 1)
-    except (ValueError, RecursionError, MemoryError) as error:
-        candidate.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
+        network.fail("syntax", error.msg, line=error.lineno or 1)
+    except (ValueError, RecursionError, MemoryError) as error:  # what is nested too deeply, and null bytes
+        network.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
 
 
-def _check_text(candidate: NetworkProposal) -> None:
-    """Check the text. Raises: SyntaxError, ValueError; RecursionError or MemoryError if it is nested too deeply."""
-    assert candidate.code is not None
-    text = decode_python(candidate.code)
+def _find_fault(code: str, name: str) -> tuple[str, str, Json] | None:
+    """Return the step that a text fails, and why. Args: name: of the requested block. Raises: as the parser does."""
+    text = decode_python(code)
     tree = ast.parse(text)
     # The parser alone accepts more: `return` outside of a function, for example.
     compile(text, "net.py", "exec", dont_inherit=True)
-    if isinstance(features := code_features(candidate.code), str):
+    if isinstance(features := code_features(code), str):
         raise ValueError(features)
-    if (refused := next(find_forbidden(tree, candidate.code), None)) is not None:
-        candidate.fail("policy", refused[1], line=refused[0])
-        return
+    if (refused := next(find_forbidden(tree, code), None)) is not None:
+        return "policy", refused[1], {"line": refused[0]}
     drop_unevaluated(tree)
     if undefined := find_undefined_names(tree):
-        candidate.fail("closed", "; ".join(undefined.values()))
-        return
-    if fault := check_contract(candidate.code):
-        candidate.fail("contract", fault)
-        return
-    name = candidate.attempt.block.spec.name
+        return "closed", "; ".join(undefined.values()), {}
+    if fault := check_contract(code):
+        return "contract", fault, {}
     if not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
-        candidate.fail("contract", f"the file defines no class {name}")
+        return "contract", f"the file defines no class {name}", {}
+    return None
 
 
 def conformance(spec: Spec, answer: Mapping[str, Any] | None, error: str) -> Json:
