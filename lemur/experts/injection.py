@@ -649,13 +649,20 @@ class Workspace:
         chosen = rng.sample(candidates, min(self.settings.base.shots, len(candidates)))
         return Frame([(ask(fact, rng), texts[fact.block], fact.answer) for fact in chosen])
 
-    def ask_expert(self, domain: str, texts: Sequence[str]) -> dict[str, str]:
-        """Return a domain's expert's answer to each question. Raises: UserError if it is not built."""
-        folder = self.folder("domains", domain, "expert")
-        read_manifest(folder)
-        expert = self._open(str(folder / "model"), "expert.model")
-        answers, _ = expert.answers(expert.embed_prompts([prompt_of(text) for text in texts]))
-        return dict(zip(texts, answers, strict=True))
+    def ask_experts(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """Return what experts say. Args: pairs: of a question and the domain that is asked; general says nothing.
+
+        Raises: UserError if one is not built.
+        """
+        said: dict[tuple[str, str], str] = {}
+        for domain in {by for _, by in pairs} - {GENERAL}:
+            folder = self.folder("domains", domain, "expert")
+            read_manifest(folder)
+            expert = self._open(str(folder / "model"), "expert.model")
+            own = list(dict.fromkeys(pair for pair in pairs if pair[1] == domain))
+            answers, _ = expert.answers(expert.embed_prompts([prompt_of(text) for text, _ in own]))
+            said |= dict(zip(own, answers, strict=True))
+        return said
 
     def inject(self, texts: Sequence[str], said: Sequence[str | None]) -> list[Tensor]:
         """Embed questions, each with the vectors of the number that its expert said; plain ones without any."""
@@ -753,52 +760,47 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
     rows = {name: [fact for fact in held if fact.domain == name] for name in (*domains, GENERAL)}
     texts = {name: [ask(fact, random.Random(fact.id), held=True) for fact in own] for name, own in rows.items()}
     router = workspace.router(domains)
-    routes = {name: router.route(encode(base, own)) for name, own in texts.items()}
-    pairs = [pair for name, own in texts.items() for pair in zip(own, routes[name], strict=True)]
-    said: dict[str, dict[str, str]] = {
-        domain: workspace.ask_expert(domain, [*texts[domain], *(text for text, by in pairs if by == domain)])
-        for domain in domains
-    }
+    routes = {name: list(zip(own, router.route(encode(base, own)), strict=True)) for name, own in texts.items()}
+    own_pairs = {domain: [(text, domain) for text in texts[domain]] for domain in domains}
+    said = workspace.ask_experts([pair for some in (own_pairs, routes) for pairs in some.values() for pair in pairs])
     found: list[ExpertAnswer] = []
 
-    def record(arm: str, domain: str, answers: Sequence[str], tokens: Sequence[int], by: Sequence[str | None]) -> None:
+    def record(arm: str, domain: str, answers: Sequence[str], tokens: Sequence[int], by: Sequence[str]) -> None:
         for at, fact in enumerate(rows[domain]):
             shared: Json = {name: getattr(fact, name) for name in ("id", "block", "relation", "code_sha256")}
             shared |= {"arm": arm, "domain": domain, "question": texts[domain][at], "expected": fact.answer}
             shared |= {"answer": answers[at], "correct": read_number(answers[at]) == fact.answer}
-            found.append(ExpertAnswer(**shared, routed=by[at] if by else None, tokens=tokens[at] if tokens else 0))
+            routed = by[at] if by and by[at] != GENERAL else None
+            found.append(ExpertAnswer(**shared, routed=routed, tokens=tokens[at] if tokens else 0))
 
-    def book(arm: str, domain: str, inputs: Sequence[Tensor], by: Sequence[str | None] = ()) -> str:
+    def book(arm: str, domain: str, inputs: Sequence[Tensor], by: Sequence[str] = ()) -> str:
         """Let the base answer, and return the digest of its scores."""
         answers, scores = base.answers(inputs)
         record(arm, domain, answers, [len(row) for row in inputs], by)
         return scores
 
-    def plain(domain: str) -> list[Tensor]:
-        return base.embed_prompts([frame.plain(text) for text in texts[domain]])
-
     # At both ends: nothing in between may change the base.
     before = base.digest
-    closed = {domain: book("closed", domain, plain(domain)) for domain in rows}
+    plain = {name: base.embed_prompts(list(map(frame.plain, own))) for name, own in texts.items()}
+    closed = {name: book("closed", name, inputs) for name, inputs in plain.items()}
     told = documents(facts)
     for domain in domains:
-        own, asked = [said[domain][text] for text in texts[domain]], texts[domain]
-        book("oracle", domain, workspace.inject(asked, own), [domain] * len(own))
+        asked, own = texts[domain], [said[pair] for pair in own_pairs[domain]]
+        by = [domain] * len(own)
+        book("oracle", domain, workspace.inject(asked, own), by)
         if len(own) > 1:
             # Never by 0: each question gets the token of another one.
             turn = random.Random(f"{workspace.settings.seed} {domain}").randrange(1, len(own))
-            book("shuffled", domain, workspace.inject(asked, own[-turn:] + own[:-turn]), [domain] * len(own))
+            book("shuffled", domain, workspace.inject(asked, own[-turn:] + own[:-turn]), by)
         shown = [frame.with_document(text, told[fact.block]) for text, fact in zip(asked, rows[domain], strict=True)]
         book("told", domain, base.embed_prompts(shown))
         record("expert", domain, own, (), ())
         book("expert as text", domain, base.embed_prompts(list(map(frame.with_answer, asked, own))))
-    for name, routed in routes.items():
-        injected = [said[by][text] if by != GENERAL else None for text, by in zip(texts[name], routed, strict=True)]
-        book("routed", name, workspace.inject(texts[name], injected), [by if by != GENERAL else None for by in routed])
-    again = base.answers(plain(GENERAL))[1]
+    for name, pairs in routes.items():
+        book("routed", name, workspace.inject(texts[name], list(map(said.get, pairs))), [by for _, by in pairs])
     return found, {
         "elsewhere": router.route(encode(base, ELSEWHERE)).count(GENERAL),
-        "general_exact": base.digest == before and again == closed[GENERAL],
+        "general_exact": base.digest == before and base.answers(plain[GENERAL])[1] == closed[GENERAL],
         "slots": workspace.settings.codebook.slots,
     }
 
@@ -819,21 +821,17 @@ def answer(folder: Path, asked: Sequence[str]) -> list[Json]:
         base, frame, router = workspace.base, workspace.frame(), workspace.router(domains)
         states = encode(base, asked)
         cosines = {name: values.tolist() for name, values in router.cosines(states).items()}
-        routed = router.route(states)
-        said = {
-            domain: workspace.ask_expert(domain, [text for text, by in zip(asked, routed, strict=True) if by == domain])
-            for domain in set(routed) - {GENERAL}
-        }
-        numbers = [said[by][text] if by != GENERAL else None for text, by in zip(asked, routed, strict=True)]
-        answers, _ = base.answers(workspace.inject(asked, numbers))
-        without, _ = base.answers(base.embed_prompts([frame.plain(text) for text in asked]))
+        routes = list(zip(asked, router.route(states), strict=True))
+        said = workspace.ask_experts(routes)
+        answers, _ = base.answers(workspace.inject(asked, list(map(said.get, routes))))
+        without, _ = base.answers(base.embed_prompts(list(map(frame.plain, asked))))
     return [
         {
             "question": text,
-            "routed": routed[at],
+            "routed": by,
             "cosines": {name: round(values[at], 4) for name, values in cosines.items()},
             "answer": answers[at],
             "without": without[at],
         }
-        for at, text in enumerate(asked)
+        for at, (text, by) in enumerate(routes)
     ]
