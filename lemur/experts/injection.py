@@ -156,19 +156,14 @@ class Frame:
 
     shots: Sequence[tuple[str, str, str]] = ()
 
-    def plain(self, question: str) -> str:
-        """Return the prompt of a question alone."""
-        return "".join([*(f"{prompt_of(asked)} {answer}\n\n" for asked, _, answer in self.shots), prompt_of(question)])
-
-    def with_document(self, question: str, text: str) -> str:
-        """Return the prompt of a question with a document; the examples have documents, too."""
-        shots = (f"{prompt_of(asked, shown)} {answer}\n\n" for asked, shown, answer in self.shots)
-        return "".join([*shots, prompt_of(question, text)])
-
-    def with_answer(self, question: str, answer: str = MARK) -> str:
-        """Return the prompt of a question with an answer, or the mark where one is injected, as in the examples."""
-        shots = (f"{prompt_of(asked, known)} {known}\n\n" for asked, _, known in self.shots)
-        return "".join([*shots, prompt_of(question, answer)])
+    def prompt(self, question: str, background: str | None = None, *, document: bool = False) -> str:
+        """Return the prompt of a question, with a background as in the examples: their answers or, if it is a `document`,
+        their documents."""
+        lines = []
+        for asked, shown, answer in self.shots:
+            known = None if background is None else shown if document else answer
+            lines.append(f"{prompt_of(asked, known)} {answer}\n\n")
+        return "".join([*lines, prompt_of(question, background)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,7 +553,7 @@ class Workspace:
             def compute_loss(step: random.Random) -> Tensor:
                 # Whatever is asked: so it is learned once, and serves all domains.
                 answers = step.sample(numbers, min(settings.training.batch, len(numbers)))
-                prompts = [frame.with_answer(step.choice(rows))] * len(answers)
+                prompts = [frame.prompt(step.choice(rows), MARK)] * len(answers)
                 return base.loss(base.embed_injected(prompts, codebook(answers)), answers)
 
             loss = fit(codebook, compute_loss, settings.training, label="codebook", key=key, seed=seed)
@@ -566,7 +561,7 @@ class Workspace:
             others = [ask(fact, random.Random(fact.id), held=True) for fact in general if fact.held]
             chosen = random.Random(seed).choices(others, k=len(numbers))
             with torch.no_grad():
-                inputs = base.embed_injected([frame.with_answer(text) for text in chosen], codebook(numbers))
+                inputs = base.embed_injected([frame.prompt(text, MARK) for text in chosen], codebook(numbers))
             answers, _ = base.answers(inputs)
             right = sum(read_number(text) == number for text, number in zip(answers, numbers, strict=True))
             return {"numbers": len(numbers), "repeated": right, "loss": round(loss, 6)}
@@ -672,12 +667,12 @@ class Workspace:
         read_manifest(folder)
         codebook = Codebook(self.numbers(), self.settings.codebook.slots, base)
         codebook.load_state_dict(load_file(folder / VECTORS))
-        inputs = base.embed_prompts([frame.plain(text) for text in texts])
+        inputs = base.embed_prompts([frame.prompt(text) for text in texts])
         for at, number in enumerate(said):
             if number is not None:
                 with torch.no_grad():
                     slots = codebook([read_number(number) or "0"])
-                inputs[at] = base.embed_injected([frame.with_answer(texts[at])], slots)[0]
+                inputs[at] = base.embed_injected([frame.prompt(texts[at], MARK)], slots)[0]
         return inputs
 
     def router(self, domains: Sequence[str]) -> Router:
@@ -781,7 +776,7 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
 
     # At both ends: nothing in between may change the base.
     before = base.digest
-    plain = {name: base.embed_prompts(list(map(frame.plain, own))) for name, own in texts.items()}
+    plain = {name: base.embed_prompts(list(map(frame.prompt, own))) for name, own in texts.items()}
     closed = {name: book("closed", name, inputs) for name, inputs in plain.items()}
     told = documents(facts)
     for domain in domains:
@@ -792,10 +787,12 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
             # Never by 0: each question gets the token of another one.
             turn = random.Random(f"{workspace.settings.seed} {domain}").randrange(1, len(own))
             book("shuffled", domain, workspace.inject(asked, own[-turn:] + own[:-turn]), by)
-        shown = [frame.with_document(text, told[fact.block]) for text, fact in zip(asked, rows[domain], strict=True)]
+        shown = [
+            frame.prompt(text, told[fact.block], document=True) for text, fact in zip(asked, rows[domain], strict=True)
+        ]
         book("told", domain, base.embed_prompts(shown))
         record("expert", domain, own, (), ())
-        book("expert as text", domain, base.embed_prompts(list(map(frame.with_answer, asked, own))))
+        book("expert as text", domain, base.embed_prompts(list(map(frame.prompt, asked, own))))
     for name, pairs in routes.items():
         book("routed", name, workspace.inject(texts[name], list(map(said.get, pairs))), [by for _, by in pairs])
     return found, {
@@ -824,7 +821,7 @@ def answer(folder: Path, asked: Sequence[str]) -> list[Json]:
         routes = list(zip(asked, router.route(states), strict=True))
         said = workspace.ask_experts(routes)
         answers, _ = base.answers(workspace.inject(asked, list(map(said.get, routes))))
-        without, _ = base.answers(base.embed_prompts(list(map(frame.plain, asked))))
+        without, _ = base.answers(base.embed_prompts(list(map(frame.prompt, asked))))
     return [
         {
             "question": text,

@@ -236,7 +236,7 @@ def test_losses_and_answers_are_those_of_each_row_alone(frozen: bool) -> None:
     frame = Frame([("lines of a B ?", "a B lines 12", "12"), ("weights of c D ?", "c D parameters 70", "70")])
     language = tiny([frame.plain("lines of e F ?")] * 9, width=32, layers=2)
     vectors = torch.randn(3, 1, 32, requires_grad=True)
-    prompts, answers = map(frame.with_answer, ("lines of e F ?", "weights of B ?", "the size")), ["3", "1", "58"]
+    prompts, answers = map(frame.prompt, ("lines of e F ?", "weights of B ?", "the size")), ["3", "1", "58"]
     inputs = language.embed_injected(list(prompts), vectors)
     assert count_common(inputs) > 30
     assert count_common(inputs[:1]) == count_common([row[-9:] for row in inputs]) == 0

@@ -21,9 +21,9 @@ import pytest
 
 from curate.compute import graphs
 from lemur.folders import show, verify_folder
+from lemur.synthesis import AttemptOptions, Service
+from lemur.synthesis.folder import STEPS
 from lemur.synthesis.loop import run_synthesis
-from lemur.synthesis.options import AttemptOptions, Service
-from lemur.synthesis.steps import STEPS
 from lemur_core.sandbox import Limits
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.folders.tables import write_table
@@ -168,7 +168,7 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 
         def run(out: Path) -> Any:
             service = Service(server.url, retries=0)
-            return run_synthesis(blocks, "scripted", out, AttemptOptions(N), service, license_="MIT", jobs=1)
+            return run_synthesis(blocks, "scripted", out, AttemptOptions(N, license="MIT", jobs=1), service)
 
         counts = run(place / "out")
         rows = pq.read_table(place / "out" / "attempts.parquet").to_pylist()
@@ -351,8 +351,8 @@ def test_a_network_is_followed_to_the_lines_of_its_block(tried: SimpleNamespace,
     links = show(row["nn"], [tried.out, blocks]).links
     assert [link.what for link in links if link.depth == 0] == ["network", "manifest"]
     network = links[0]
-    assert (network.name, network.facts["spec"]) == (row["nn"], "alpha::blocks.SqueezeGate")
-    assert network.facts["attempt"] == "5, round 0, seed 5"
+    assert (network.name, network.facts["block"]) == (row["nn"], "alpha::blocks.SqueezeGate")
+    assert (network.facts["attempt"], network.facts["round"]) == (5, 0)
     (source,) = [link for link in links if link.what == "source"]
     first, last = map(int, str(source.facts["lines"]).split("-"))
     lines = (blocks.parent / "alpha" / "blocks.py").read_text(encoding="utf-8").splitlines()[first - 1 : last]
