@@ -157,8 +157,7 @@ class Frame:
     shots: Sequence[tuple[str, str, str]] = ()
 
     def prompt(self, question: str, background: str | None = None, *, document: bool = False) -> str:
-        """Return the prompt of a question, with a background as in the examples: their answers or, if it is a `document`,
-        their documents."""
+        """Return the prompt of a question. The examples have backgrounds if it has: answers, or documents."""
         lines = []
         for asked, shown, answer in self.shots:
             known = None if background is None else shown if document else answer

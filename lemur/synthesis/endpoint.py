@@ -11,7 +11,6 @@ run resumes without repeating requests, and running it again sends none.
 import asyncio
 import hashlib
 import json
-import math
 import os
 import re
 import sqlite3
@@ -24,7 +23,7 @@ import httpx2
 
 from lemur.synthesis import Sampling, Service
 from lemur_core.files import Json
-from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 from lemur_core.sandbox.cached import OutcomeStore
@@ -34,12 +33,9 @@ from manifests.folders.reading import describe
 
 Message = dict[str, str]
 
-#: Characters of an answer. The longest network of LEMUR 2.1.0 has 178,375.
-MAX_ANSWER = 1 << 20
-
 _MAX_TOKENS = 2**31  # of a prompt or an answer
 _FINISH = re.compile(r"[a-z_]{1,40}")
-_MAX_BYTES = 8 * MAX_ANSWER  # of a response: JSON escapes take up to six bytes, and what surrounds the text some more
+_MAX_BYTES = 1 << 21  # of a response; the longest network of LEMUR 2.1.0 has 178,375 characters, of up to six bytes
 _MAX_PARTS = 1 << 14  # that a response comes in
 _MAX_MESSAGE = 1 << 16  # bytes of a refusal
 _CHARACTERS = 300  # of an endpoint's message
@@ -137,14 +133,6 @@ def ask(
 # -- the endpoint ------------------------------------------------------------------------------------------------------
 
 
-class _Passing(Exception):  # noqa: N818 (an outcome, not a fault)
-    """A temporary error. `pause`: seconds that the endpoint requests."""
-
-    def __init__(self, why: str, pause: float | None = None) -> None:
-        super().__init__(why)
-        self.pause = pause
-
-
 class Endpoint:
     """A model by its name at an endpoint.
 
@@ -180,15 +168,14 @@ class Endpoint:
         for attempt in range(self._service.retries + 1):
             try:
                 return await self._post(client, body)
-            except _Passing as trouble:
+            except RetryableError as trouble:
                 why = str(trouble)
-                pause = self._pause * 2 ** min(attempt, _DOUBLINGS) if trouble.pause is None else trouble.pause
             if attempt < self._service.retries:
-                await asyncio.sleep(min(pause, _LONGEST_PAUSE))
+                await asyncio.sleep(min(self._pause * 2 ** min(attempt, _DOUBLINGS), _LONGEST_PAUSE))
         return Answer(why=f"no answer in {self._service.retries + 1} requests; last error: {why}")
 
     async def _post(self, client: httpx2.AsyncClient, body: Json) -> Answer:
-        """Return the answer in the response to one request. Raises: UserError, _Passing if retrying may help."""
+        """Return the answer in the response to one request. Raises: UserError, RetryableError if retrying may help."""
         try:
             async with (
                 asyncio.timeout(self._service.timeout),
@@ -196,13 +183,11 @@ class Endpoint:
             ):
                 if not response.is_success:
                     return self._refuse(response, await _read(response, _MAX_MESSAGE))
-                if (packed := response.headers.get("Content-Encoding", "identity")) != "identity":
-                    return Answer(why=self._clean(f"the response is packed ({packed}); only plain ones are read"))
                 content = await _read(response, _MAX_BYTES)
         except TimeoutError as error:
-            raise _Passing(f"no answer within {self._service.timeout:g} s") from error
+            raise RetryableError(f"no answer within {self._service.timeout:g} s") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
-            raise _Passing(self._clean(error)) from error
+            raise RetryableError(self._clean(error)) from error
         if content is None:
             return Answer(why=f"the response is longer than {_MAX_BYTES >> 20} MiB, or in more than {_MAX_PARTS} parts")
         try:
@@ -211,25 +196,23 @@ class Endpoint:
             choice = completion["choices"][0]
             text, usage = choice["message"]["content"], completion.get("usage")
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-            raise _Passing(f"the response is not a chat completion: {self._clean(describe(error))}") from error
+            raise RetryableError(f"the response is not a chat completion: {self._clean(describe(error))}") from error
         if text is None:
             return Answer(why="the endpoint returned a message without text")
         if not isinstance(text, str):
-            raise _Passing(f"the response is not a chat completion: its content is of type {type(text).__name__}")
-        if len(text) > MAX_ANSWER:
-            return Answer(why=f"the answer has {len(text):,} characters; at most {MAX_ANSWER:,} are read")
+            raise RetryableError(f"the response is not a chat completion: its content is of type {type(text).__name__}")
         usage = usage if isinstance(usage, dict) else {}
         text = self._without_key(text) if len(self._key) >= _SECRET else text
         counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
         return read_answer(text, *counts, choice.get("finish_reason"))
 
     def _refuse(self, response: httpx2.Response, content: bytes | None) -> Answer:
-        """Return the failure of a refused request. Raises: UserError if no retry can help, _Passing if one may."""
+        """Return the failure of a refused request. Raises: UserError if no retry can help; RetryableError."""
         status = response.status_code
         said = "a long message" if content is None else content.decode("utf-8", "replace") or response.reason_phrase
         message = f"status {status}: {self._clean(said)}"
         if status in _PASSING:
-            raise _Passing(message, _requested_pause(response))
+            raise RetryableError(message)
         kept = "; what it answered before is cached"
         if response.has_redirect_location:
             elsewhere = self._clean(response.headers["Location"])
@@ -275,12 +258,3 @@ async def _read(response: httpx2.Response, limit: int) -> bytes | None:
         if len(content) > limit or parts > _MAX_PARTS:
             return None
     return bytes(content)
-
-
-def _requested_pause(response: httpx2.Response) -> float | None:
-    """Return the seconds that an endpoint asks to wait."""
-    try:
-        seconds = float(response.headers["Retry-After"])
-    except (KeyError, ValueError):
-        return None
-    return None if math.isnan(seconds) else max(0.0, seconds)

@@ -110,8 +110,7 @@ NO_COMPLETIONS = (
     *({"choices": [{"message": None}]}, {"choices": [{"index": 0}]}, {"choices": {"message": {"content": "text"}}}),
 )
 PASSING = {
-    "busy": (Raw(429, b'{"error": "busy"}', {"Retry-After": "0"}), r"status 429: .*busy"),
-    "busy, a date": (Raw(429, b"", {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}), r"status 429: "),
+    "busy": (Raw(429, b'{"error": "busy"}', {"Retry-After": "soon"}), r"status 429: .*busy"),
     "broken": (Raw(500, b"oops"), r"status 500: oops"),
     "loading": (Raw(503, b""), r"status 503: "),
     "truncated": (Raw(200, GOOD[:40], {"Content-Type": "application/json"}, promised=200), r"."),
@@ -143,20 +142,16 @@ def test_nobody_listens() -> None:
     assert re.match(r"no answer in 2 requests; last error: .{5}", ask(server.url, retries=1)[0].why)
 
 
-def test_pauses_grow_and_are_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_grow_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
     monkeypatch.setattr("asyncio.sleep", sleep)
-    for wait in (None, "7", "9999", "-3", "soon"):
-        pauses.clear()
-        headers = {} if wait is None else {"Retry-After": wait}
-        with serving(lambda request, number, headers=headers: Raw(503, b"", headers)) as server:
-            ask(server.url, retries=4, pause=10)
-        expected = {"7": [7.0] * 4, "9999": [60.0] * 4, "-3": [0.0] * 4}
-        assert [one for one in pauses if one] == [one for one in expected.get(wait or "", [10, 20, 40, 60]) if one]
+    with serving(lambda request, number: Raw(503)) as server:
+        ask(server.url, retries=4, pause=10)
+    assert [one for one in pauses if one] == [10, 20, 40, 60]
 
 
 def test_what_no_retry_mends_ends_an_attempt_at_once() -> None:
@@ -190,7 +185,7 @@ NO_WORDS = ("7", "null", '{"a": 1}', '["stop"]', '"st\\ud800op"', '"a\\u0000"', 
 REPORTED: list[tuple[bytes, Answer]] = [
     (change(choices=SILENT), Answer(why="the endpoint returned a message without text")),
     (change(usage=None), Answer("text", None, None, "stop")),
-    (change(choices=json.loads(GOOD)["choices"] * 50_000), TEXT),
+    (change(choices=json.loads(GOOD)["choices"] * 5_000), TEXT),
     (GOOD.replace(b'"text"', b'"a \\ud800 b"'), Answer("a \\ud800 b", 100, 50, "stop")),
     *((GOOD.replace(b'"stop"', finish.encode()), Answer("text", 100, 50, None)) for finish in NO_WORDS),
     *((body, Answer("text", None, None, "stop")) for usage in UNCOUNTED for body in count_as(usage)),
@@ -278,7 +273,7 @@ def bomb() -> Iterator[bytes]:
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
-LONG = r"^the response is longer than 8 MiB, or in more than 16384 parts$"
+LONG = r"^the response is longer than 2 MiB, or in more than 16384 parts$"
 HARM: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
     "endless headers": (lambda: chain([OK], repeat(b"X-A: " + b"a" * 1000 + b"\r\n")), r"last error: .*too long$"),
     "switches": (
@@ -293,10 +288,10 @@ HARM: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
     "a negative length": (lambda: iter([OK + b"Content-Length: -5\r\n\r\n" + GOOD]), r"last error: ."),
     "no HTTP": (lambda: iter([GOOD]), r"last error: ."),
     "noise": (lambda: iter([b"\0\xff" * 99_999]), r"last error: ."),
-    "a bomb": (lambda: chunks(bomb(), "Content-Encoding: gzip"), r"^the response is packed \(gzip\); only plain ones"),
+    "a bomb": (lambda: chunks(bomb(), "Content-Encoding: gzip"), "not a chat completion"),
     "packed many times": (
         lambda: chunks(iter([b"x"]), "Content-Encoding: " + "gzip, " * 1000 + "gzip"),
-        r"^the response is packed \(gzip, gzip, .* …",
+        "not a chat completion",
     ),
     "deep": (lambda: chunks(iter([b'{"a":' * 100_000, b"}" * 100_000])), "not a chat completion"),
     "a deep list": (lambda: chunks(iter([b"[" * 100_000])), "not a chat completion"),
@@ -308,10 +303,7 @@ HARM: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
         lambda: chunks(iter(['{"choices": "\xe4"}'.encode("latin-1")]), "Content-Type: application/json; charset=x"),
         "not a chat completion",
     ),
-    "a long text": (
-        lambda: chunks(iter([GOOD.replace(b'"text"', b'"' + b"`" * 2**21 + b'"')])),
-        r"^the answer has 2,097,152 characters; at most 1,048,576 are read$",
-    ),
+    "a long text": (lambda: chunks(iter([GOOD.replace(b'"text"', b'"' + b"`" * 2**21 + b'"')])), LONG),
     "a list of texts": (lambda: chunks(iter([GOOD.replace(b'"text"', b'["text"]')])), "its content is of type list"),
     "controls": (lambda: iter([b"HTTP/1.1 400 X\r\n\r\n\0no \r\nlemur: all is well\0"]), r"^status 400: \\x00no lemur"),
 }
