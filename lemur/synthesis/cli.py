@@ -8,7 +8,7 @@ import typer
 
 from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur_core.files.markdown import plural
-from manifests.options.parameters import takes_options
+from manifests.options.parameters import ForceOption, JsonOption, takes_options
 
 app = typer.Typer()
 
@@ -23,8 +23,8 @@ def synthesize(
     service: Service,
     sampling: Sampling,
     options: AttemptOptions,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a language model write networks from specs; keep those that are closed, run, learn, conform, and are new.
 

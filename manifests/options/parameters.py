@@ -94,3 +94,13 @@ def _make_parameter(name: str, default: Any, kind: Any, option: Option) -> Param
 
 #: `--runtime`, for commands whose options are not on a dataclass.
 RuntimeOption = Annotated[list[str] | None, typer.Option("--runtime", metavar=RUNTIME.metavar, help=RUNTIME.help)]
+
+#: Options of many commands, which mean the same in each.
+JobsOption = Annotated[
+    int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes (default: CPU count).")
+]
+UnsafeOption = Annotated[
+    bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox: only code that you trust.")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -13,7 +13,7 @@ from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from extract.search.index import Filters
-from lemur.like import search_like
+from lemur.folders import search_like
 from lemur_core.files.errors import UserError
 from tests.builders import extractions, synthesis
 from tests.builders.suites import read_files
