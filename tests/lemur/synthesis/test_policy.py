@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lemur.synthesis import policy
-from lemur.synthesis.policy import find_forbidden
+from lemur.synthesis import steps as policy
+from lemur.synthesis.steps import find_forbidden
 from tests.builders import synthesis
 from tests.builders.commands import run_lemur
 from tests.builders.model_server import serving
