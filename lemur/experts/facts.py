@@ -191,7 +191,8 @@ def read_questions(path: Path) -> list[Json]:
     check_plain(path)
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        wrong = [number for number, row in enumerate(rows, start=1) if not str(row["question"]).strip()]
+        asked = [row["question"] for row in rows]
+        wrong = [at for at, text in enumerate(asked, start=1) if not isinstance(text, str) or not text.strip()]
     except READ_ERRORS as error:
         raise UserError(f"{path}: {describe(error)}; pass JSON Lines with a `question` each") from error
     if wrong or not rows:

@@ -20,7 +20,17 @@ from typer.testing import CliRunner
 
 from lemur.cli import app
 from lemur.experts import injection
-from lemur.experts.facts import ARMS, FRAMES, GENERAL, NAMES, Training, load_settings, read_facts, wordings
+from lemur.experts.facts import (
+    ARMS,
+    FRAMES,
+    GENERAL,
+    NAMES,
+    Training,
+    load_settings,
+    read_facts,
+    read_questions,
+    wordings,
+)
 from lemur.experts.injection import (
     MARK,
     Codebook,
@@ -152,6 +162,13 @@ def test_settings_that_are_refused(tmp_path: Path, text: str, message: str) -> N
     (tmp_path / "wrong.toml").write_text(text)
     with pytest.raises(UserError, match=message):
         load_settings(tmp_path / "wrong.toml")
+
+
+def test_questions_are_texts(tmp_path: Path) -> None:
+    for text in ("", "[]", "{}", '{"question": 5}', '{"question": "q ?"}\n{"question": " "}', "{"):
+        (tmp_path / "rows.jsonl").write_text(text)
+        with pytest.raises(UserError, match=r"rows\.jsonl: "):
+            read_questions(tmp_path / "rows.jsonl")
 
 
 POINTS = st.integers(0, 2**31 - 1).map(lambda seed: torch.randn(40, 6, generator=torch.Generator().manual_seed(seed)))
