@@ -193,7 +193,7 @@ def read_questions(path: Path) -> list[Json]:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         asked = [row["question"] for row in rows]
         wrong = [at for at, text in enumerate(asked, start=1) if not isinstance(text, str) or not text.strip()]
-    except READ_ERRORS as error:
+    except (*READ_ERRORS, TypeError) as error:
         raise UserError(f"{path}: {describe(error)}; pass JSON Lines with a `question` each") from error
     if wrong or not rows:
         raise UserError(f"{path}: has no question{f' in line {wrong[0]}' if wrong else ''}")
