@@ -268,12 +268,12 @@ def search_like(
     Raises: UserError if there is no such block or file, a file has no graph, or nothing has anything in common with it.
     """
     path = Path(wanted)
-    computed = _trace_file(path, unsafe) if path.suffix == ".py" else block_in(folder, wanted)
+    computed = _compute_file(path, unsafe) if path.suffix == ".py" else block_in(folder, wanted)
     hits, matched = find_similar(folder, open_index(folder), computed, filters, count)
     return format_json(computed, folder, hits, matched) if as_json else "\n".join(format_lines(computed, hits, matched))
 
 
-def _trace_file(path: Path, unsafe: bool) -> BlockComputation:
+def _compute_file(path: Path, unsafe: bool) -> BlockComputation:
     code = read_python_file(path, "pass a Python file")
     inputs = build_payload(_TASK, TASK_DATASETS[_TASK], PRM)
     assert not isinstance(inputs, str)  # the reason why a task has no inputs; this one has
