@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lemur.synthesis.learning_guest import BrokenNetwork, LearningTask, ScoreChange
+from lemur.synthesis.learning_guest import CLASSES, IN_SHAPE, BrokenNetwork, LearningTask, ScoreChange
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
@@ -28,13 +28,9 @@ CONFIRM = SandboxStage[ScoreChange | BrokenNetwork](
     Retries.NONE,
 )
 
-#: Images and classes for the checks of a network, as `prompt.txt` states them.
-IN_SHAPE, CLASSES = (3, 32, 32), 10
-
 _RUNS = 2  # processes for each network
 _PATTERNS = 5
 _IMAGES, _UNSEEN = 8, 4  # of each pattern
-_BATCH = 8
 _EPOCHS = (5, 40)  # the latter for networks that need more; deep ones with normalization do
 _CELLS = 8  # of a pattern, on each side
 _NOISE = 0.3
@@ -87,9 +83,7 @@ def _draw(code: str, name: str, run: int, prm: Mapping[str, Any], epochs: int) -
     images, image_labels = draw_images(_IMAGES)
     unseen, unseen_labels = draw_images(_UNSEEN)
     seed = int.from_bytes(digest[:4], "big")
-    task = LearningTask(
-        code, name, prm, seed, CLASSES, list(IN_SHAPE), images, image_labels, unseen, batch=_BATCH, epochs=epochs
-    )
+    task = LearningTask(code, name, prm, seed, images, image_labels, unseen, epochs)
     return task, unseen_labels
 
 

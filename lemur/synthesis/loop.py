@@ -25,9 +25,9 @@ from typing import Any
 from curate.published.reference_corpus import check_graphs
 from extract.search.index import Filters, open_index, search
 from lemur.synthesis import AttemptOptions, Sampling, Service
-from lemur.synthesis.confirm import CLASSES, IN_SHAPE
 from lemur.synthesis.endpoint import Answer, Endpoint, Message, Model, Request, ask
 from lemur.synthesis.folder import PREFIX, make_row, write_synthesis
+from lemur.synthesis.learning_guest import CLASSES, IN_SHAPE
 from lemur.synthesis.steps import Attempt, NetworkProposal, Prover
 from lemur_core.files import Json
 from lemur_core.files.atomic import check_free
