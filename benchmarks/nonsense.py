@@ -13,8 +13,7 @@ import json
 from pathlib import Path
 
 from extract.specs.make import graphs_in_spec
-from lemur.synthesis.request import Attempt, RequestedBlock
-from lemur.synthesis.steps import NetworkProposal, Prover, parameters_used
+from lemur.synthesis.steps import Attempt, NetworkProposal, Prover, parameters_used
 from lemur_core.files.markdown import table
 from lemur_core.graphs.serialization import load_graphs
 from manifests.folders.kinds import EXTRACTION
@@ -65,7 +64,7 @@ def main() -> None:
     specs = [spec for spec in map(Spec.model_validate_json, lines) if spec.algorithm and not spec.identity_in_eval]
     requested = {}
     for spec in specs:
-        requested[spec.block] = RequestedBlock(spec, json.loads(rows[spec.block].arguments or ""))
+        requested[spec.block] = Attempt(0, spec, json.loads(rows[spec.block].arguments or ""))
     without = sum(not spec.algorithm.motifs for spec in specs if spec.algorithm)
     fixed = [spec for spec in specs if not _parameters(spec)]
     print(f"{len(specs)} specs, {without} without patterns, {len(fixed)} without parameters", flush=True)
@@ -83,14 +82,13 @@ def main() -> None:
     outcomes = []
     with Prover([asked.library], jobs=asked.jobs) as prover:
         for (kind, way), codes in groups.items():
-            attempts = [Attempt(0, requested[spec.block], "", 0) for spec, _ in codes]
-            ones = [NetworkProposal(attempt, code) for attempt, (_, code) in zip(attempts, codes, strict=True)]
+            ones = [NetworkProposal(requested[spec.block], code) for spec, code in codes]
             prover.check_conformance(ones)
             taken = [one for one in ones if one.step is None]
             outcomes.append([kind, way or "none", f"{len(ones)}", f"{len(taken)}"])
             print(*outcomes[-1], sep=" | ", flush=True)
             for one in taken if kind in _KINDS else [one for one in ones if one not in taken]:
-                print(f"  {one.attempt.block.spec.name}: {one.fault and one.fault['error']}")
+                print(f"  {one.attempt.spec.name}: {one.fault and one.fault['error']}")
     print("\n".join(table(["code", "parameters", "specs", "accepted"], outcomes)))
 
 

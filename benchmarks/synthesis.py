@@ -24,12 +24,11 @@ import pyarrow.parquet as pq
 from benchmarks.served import MODEL, serve
 from extract.model.results import wilson
 from extract.search import Filters, open_index, search
-from lemur.synthesis.endpoint import Answer, Asker, Endpoint, Model, Request, Take
-from lemur.synthesis.folder import Tried, last_answers
-from lemur.synthesis.loop import synthesize
-from lemur.synthesis.options import AttemptOptions, Sampling, Service
-from lemur.synthesis.request import Attempt, draw, format_call
-from lemur.synthesis.steps import STEPS, Prover
+from lemur.synthesis import AttemptOptions, Sampling, Service
+from lemur.synthesis.endpoint import Answer, Endpoint, Model, Request, Take
+from lemur.synthesis.folder import STEPS, last_answers
+from lemur.synthesis.loop import Tried, draw, format_call, synthesize
+from lemur.synthesis.steps import Attempt, Prover
 from manifests.provenance import TABLE
 
 _FACTS = re.compile(r"^\[\n.*^\]", re.DOTALL | re.MULTILINE)
@@ -189,8 +188,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _try(model: Model, attempts: Sequence[Attempt], asked: argparse.Namespace) -> list[Tried]:
     sampling, beside = Sampling(max_tokens=asked.max_tokens), [asked.library, *asked.against]
-    with Asker(model, sampling, again=True) as asker, Prover(beside) as prover:
-        return synthesize(attempts, asker, prover, repairs=asked.repairs)
+    with Prover(beside) as prover:
+        return synthesize(attempts, model, sampling, prover, repairs=asked.repairs, again=True)
 
 
 def _print(found: dict[str, list[Tried]]) -> None:

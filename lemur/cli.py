@@ -41,9 +41,12 @@ from lemur_core.files.progress import hide_progress, note, paint, paint_outcomes
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options import Level
+from manifests.options.shared import ForceOption, JobsOption, JsonOption, UnsafeOption
 
 if TYPE_CHECKING:
     from manifests.folders.checks import Check
+
+_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")]
 
 # Commands import what they call by themselves: torch and the tables take seconds, which `--help` does not need.
 _EXTRACT = "Extract: repositories in, validated blocks out"
@@ -121,7 +124,7 @@ def _verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0)
 
 @app.command(rich_help_panel="Any folder")
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
+    folder: _Folder,
     recompute: Annotated[
         int,
         typer.Option(
@@ -131,10 +134,8 @@ def verify(
             help="For a snapshot: run N kept networks, and what was removed for them, again in the sandbox.",
         ),
     ] = 0,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes (default: CPU count).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON list.")] = False,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Verify a finished folder: digests, schemas, counts, guarantees. Exits 1 if a check fails.
 
@@ -155,14 +156,14 @@ def verify(
 
 @app.command("open", rich_help_panel="Any folder")
 def open_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
+    folder: _Folder,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page, or only print its path.")
     ] = True,
     space: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Write the page as a static Space, to be pushed as it is.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the path as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Open the page of a finished folder in the browser; it needs no network and no server.
 
@@ -180,9 +181,9 @@ def open_(
 
 @app.command("list", rich_help_panel="Any folder")
 def list_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
+    folder: _Folder,
     pattern: Annotated[str, typer.Argument(metavar="GLOB", help="Only matching names: '*Attention'.")] = "*",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the items as one JSON list.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the items of a finished folder: blocks, kept records, runs, accepted networks.
 
@@ -224,7 +225,7 @@ def show(
     graph: Annotated[
         Path | None, typer.Option("--graph", metavar="FILE.svg", help="Also draw what it computes.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is known as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show one item of a folder: what it is, why it was kept, removed or failed, and where it is from.
 
@@ -262,15 +263,10 @@ def demo(
         int | None, typer.Option(metavar="N", min=1, help="Training images (default: at most 5,000).")
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of splits, requests, weights and order.")] = 0,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", metavar="N", min=1, help="Processes and threads (default: CPU count).")
-    ] = None,
-    unsafe_no_sandbox: Annotated[
-        bool,
-        typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox: only code that you trust."),
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Make every stage again.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    jobs: JobsOption = None,
+    unsafe_no_sandbox: UnsafeOption = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Extract, curate, assemble, train briefly and verify. The same command again resumes.
 
@@ -321,11 +317,9 @@ def search(
             metavar="FILE", help="Write the hits' specs as JSON candidates; without QUERY, all that pass the filters."
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="With --spec: replace an existing file.")] = False,
-    unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="With NET.py: run it without the sandbox, only if you trust it.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the hits as one JSON object.")] = False,
+    force: ForceOption = False,
+    unsafe_no_sandbox: UnsafeOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Search blocks by words about what they are and do, or by the graph and code of another one (--like).
 
@@ -353,7 +347,7 @@ _MACHINE = "This machine"
 
 @app.command(rich_help_panel=_MACHINE)
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON list.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check the environment and say how to fix it. Exits 1 if a command would fail.
 
@@ -384,7 +378,7 @@ def cache(
     older_than: Annotated[
         float | None, typer.Option(metavar="DAYS", min=0, help="Only entries older than this.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the sizes as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the caches, their sizes and the ceiling (LEMUR_CURATOR_CACHE_GIB); with --prune, remove them.
 

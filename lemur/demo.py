@@ -118,22 +118,34 @@ def run_demo(plan: Plan, out: Path, *, force: bool = False) -> list[StageOutcome
     Raises: UserError if the folder has other content or other settings, another run works there, the images or the
         recipe do not exist, or a stage fails, which is named.
     """
-    settings = _settings(plan)
+    try:
+        data = open_source(plan.data).sha256
+    except UserError as error:
+        more = "" if plan.data.startswith("synthetic") else "; --data synthetic uses generated images"
+        raise type(error)(f"stage run: {error}{more}") from error
+    facts = asdict(plan) | {"data": data, "recipe": _recipe(plan).to_json()}
+    settings: Json = json.loads(json.dumps({k: v for k, v in facts.items() if k not in ("jobs", "unsafe", "changes")}))
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UserError(f"{out}: is a file, not a folder; choose another --out")
     if out.is_dir() and not (out / DEMO).is_file() and any(path.name != _LOCK for path in out.iterdir()):
         raise UserError(f"{out}: has no {DEMO}, so `lemur demo` did not create it; choose another --out")
     with hold_lock(out / _LOCK, out, "another run works there"):
         remove_dead(out)
-        known = _read_settings(out)
-        if known is not None and known != settings and not force:
-            differ = ", ".join(name for name in settings if known.get(name) != settings[name])
-            raise UserError(f"{out}: made with other settings ({differ}); choose another --out, or add --force")
+        if (out / DEMO).is_file() and not force:
+            try:
+                known = dict(json.loads((out / DEMO).read_bytes()))
+            except (ValueError, TypeError, RecursionError):
+                known = {}
+            if known != settings:
+                differ = ", ".join(name for name in settings if known.get(name) != settings[name])
+                raise UserError(f"{out}: made with other settings ({differ}); choose another --out, or add --force")
         write_text(out / DEMO, json.dumps(settings, indent=2) + "\n")
         outputs = {name: out / output for name, (output, _, _) in STAGES.items()}
         kept = [] if force else list(itertools.takewhile(lambda name: outputs[name].exists(), outputs))
         for name in outputs.keys() - kept:  # what follows a stage that is made again is made again, too
-            _remove(outputs[name])
+            if outputs[name].is_dir() and not outputs[name].is_symlink():
+                check_ours(outputs[name])
+            remove_path(outputs[name])
         outcomes: list[StageOutcome] = []
         for number, (name, (output, make, summarize)) in enumerate(STAGES.items(), 1):
             note(f"stage {number} of {len(STAGES)}, {name}{': is there' if name in kept else ''}")
@@ -144,28 +156,6 @@ def run_demo(plan: Plan, out: Path, *, force: bool = False) -> list[StageOutcome
             outcomes.append(StageOutcome(name, output, name not in kept, seconds, *summarize(out)))
         write_page(out, demo_page(out))
     return outcomes
-
-
-def _settings(plan: Plan) -> Json:
-    """Return what determines the outputs. Raises: UserError if the images or the recipe do not exist."""
-    try:
-        data = open_source(plan.data).sha256
-    except UserError as error:
-        more = "" if plan.data.startswith("synthetic") else "; --data synthetic uses generated images"
-        raise type(error)(f"stage run: {error}{more}") from error
-    facts = asdict(plan) | {"data": data, "recipe": _recipe(plan).to_json()}
-    settings: Json = json.loads(json.dumps({k: v for k, v in facts.items() if k not in ("jobs", "unsafe", "changes")}))
-    return settings
-
-
-def _read_settings(out: Path) -> Json | None:
-    if not (out / DEMO).is_file():
-        return None
-    try:
-        known = json.loads((out / DEMO).read_bytes())
-    except (ValueError, RecursionError):
-        known = {}
-    return known if isinstance(known, dict) else {}
 
 
 def _make(name: str, make: Callable[[Plan, Path], None], plan: Plan, out: Path) -> None:
@@ -181,13 +171,6 @@ def _make(name: str, make: Callable[[Plan, Path], None], plan: Plan, out: Path) 
         # Ctrl-C and signals, too: what is cached stays.
         note(f"stage {name}: not finished; run the same command again to resume")
         raise
-
-
-def _remove(path: Path) -> None:
-    """Remove an output of a stage. Raises: UserError if it is a folder with files that lemur did not write."""
-    if path.is_dir() and not path.is_symlink():
-        check_ours(path)
-    remove_path(path)
 
 
 def make_blocks(plan: Plan, out: Path) -> None:
@@ -240,19 +223,15 @@ def make_checks(plan: Plan, out: Path) -> None:
 
     Raises: UserError if a check fails.
     """
-    checks_by_folder = {name: verify_folder(out / name, jobs=plan.jobs) for name in (BLOCKS, SNAPSHOT, RUN)}
-    for folder, checks in checks_by_folder.items():
-        failed = [check for check in checks if not check.ok]
-        if failed:
+    rows = []
+    for name in (BLOCKS, SNAPSHOT, RUN):
+        checks = verify_folder(out / name, jobs=plan.jobs)
+        if failed := [check for check in checks if not check.ok]:
             raise UserError(
-                f"{out / folder}: {len(failed)} of {len(checks)} checks failed: {failed[0].name}: {failed[0].detail};"
+                f"{out / name}: {len(failed)} of {len(checks)} checks failed: {failed[0].name}: {failed[0].detail};"
                 " run again with --force"
             )
-    rows = [
-        {"folder": name, "check": c.name, "detail": c.detail}
-        for name, checks in checks_by_folder.items()
-        for c in checks
-    ]
+        rows += [{"folder": name, "check": check.name, "detail": check.detail} for check in checks]
     write_text(out / CHECKS, json.dumps(rows, indent=2) + "\n")
 
 
@@ -356,17 +335,10 @@ def print_demo(plan: Plan, out: Path, *, force: bool = False, as_json: bool = Fa
     # Otherwise Rich wraps the output to a pipe at 80 columns.
     width = None if sys.stdout.isatty() else _WIDTH
     Console(file=sys.stdout, width=width, markup=False, highlight=False).print(stage_table)
-    print("\n".join(next_lines(out)))
-
-
-def next_lines(out: Path) -> list[str]:
-    """Return commands to try next, with names from this run."""
     parts = network_facts(out)["ingredients"]
     block = parts[0]["block"] if parts else "NAME"
-    return [
-        "next:",
-        f"  lemur open {out}",
-        f"  lemur show {block} --in {out / BLOCKS}",
-        f'  lemur search "channel attention" --in {out / BLOCKS}',
-        f"  lemur publish {out / SNAPSHOT} --repo-id OWNER/NAME --dry-run",
-    ]
+    print(
+        f"next:\n  lemur open {out}\n  lemur show {block} --in {out / BLOCKS}\n"
+        f'  lemur search "channel attention" --in {out / BLOCKS}\n'
+        f"  lemur publish {out / SNAPSHOT} --repo-id OWNER/NAME --dry-run"
+    )

@@ -14,8 +14,7 @@ from lemur.desk.gate import GateReport
 from lemur.desk.gate import gate as check_contribution
 from lemur.folders import show as show_item
 from lemur.folders import verify_folder
-from lemur.synthesis.loop import run_synthesis
-from lemur.synthesis.options import AttemptOptions, Sampling, Service
+from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
@@ -271,18 +270,12 @@ def synthesize(
         print([row["nn"] for row in synthesis.accepted])
         ```
     """
+    from lemur.synthesis.loop import run_synthesis  # loads torch
+
+    others = tuple(map(Path, against))
+    options = AttemptOptions(attempts, query, goal, seed, others, license, jobs, unsafe_no_sandbox)
     with hide_progress(unless=progress):
         counts = run_synthesis(
-            Path(library),
-            model,
-            Path(out),
-            AttemptOptions(attempts, query, goal, seed),
-            service or Service(),
-            sampling=sampling or Sampling(),
-            against=list(map(Path, against)),
-            license_=license,
-            jobs=jobs,
-            unsafe=unsafe_no_sandbox,
-            force=force,
+            Path(library), model, Path(out), options, service or Service(), sampling=sampling or Sampling(), force=force
         )
     return Synthesis(Path(out), counts)

@@ -327,6 +327,7 @@ def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch:
 
 def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     import lemur.interface
+    from lemur.synthesis import AttemptOptions, Sampling, Service
 
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -334,17 +335,13 @@ def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
         calls.append((args, options))
         return {"accepted": 0}
 
-    monkeypatch.setattr(lemur.interface, "run_synthesis", run)
+    monkeypatch.setattr("lemur.synthesis.loop.run_synthesis", run)
     synthesis = lemur.interface.synthesize(
         "blocks", model="m", out="out", attempts=3, goal="g", query="q", seed=5, against=["a"], license="MIT", jobs=1, force=True,
     )  # fmt: skip
-    ((library, model, out, ask, service), options), *more = calls
-    assert not more
-    assert (library, model, out) == (Path("blocks"), "m", Path("out"))
-    assert (ask.query, ask.goal) == ("q", "g")
-    assert (ask.attempts, ask.seed, options["sampling"].temperature) == (3, 5, 0.7)
-    assert service.url == "http://localhost:8000/v1"
-    assert (options["against"], options["license_"], options["jobs"], options["force"]) == ([Path("a")], "MIT", 1, True)
+    options = AttemptOptions(3, "q", "g", 5, (Path("a"),), "MIT", 1, unsafe=False)
+    asked = (Path("blocks"), "m", Path("out"), options, Service())
+    assert calls == [(asked, {"sampling": Sampling(), "force": True})]
     assert synthesis.counts == {"accepted": 0}
 
 

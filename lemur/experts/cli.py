@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from manifests.options.shared import ForceOption, JsonOption
 
 from lemur_core.files import Json
 from lemur_core.files.errors import UsageError
@@ -15,8 +16,6 @@ app = typer.Typer(
     help="Inject domain knowledge into a frozen LLM as a single token.",
 )
 
-_Json = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
-
 
 @app.command()
 def train(
@@ -24,8 +23,8 @@ def train(
     domains: Annotated[
         list[str] | None, typer.Option("--domain", metavar="NAME", help="Only this domain (repeatable; default: all).")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Rebuild stages that were built with other settings.")] = False,
-    as_json: _Json = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train an expert for each domain and the codebook, build the router, and evaluate; what is there stays as it is.
 
@@ -51,7 +50,7 @@ def ask(
     questions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="JSON Lines with a `question` each; a `domain` is compared.")
     ] = None,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Answer questions: each one's domain by the router, and the base model's answer with and without the token.
 

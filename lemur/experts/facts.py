@@ -10,8 +10,7 @@ import random
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,15 +19,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from extract.model.results import wilson
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
-from lemur_core.files.errors import UserError, missing_name
+from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent, table
 from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind
+from manifests.folders.kinds import Folder, Kind, Named
 from manifests.folders.manifest import read_manifest
 from manifests.folders.reading import READ_ERRORS, describe, reading
 from manifests.folders.tables import read_rows
-from manifests.records import ExpertAnswer, ExpertFact
+from manifests.records import ExpertAnswer, ExpertFact, Record
 
 GENERAL = "general"
 
@@ -192,8 +191,9 @@ def read_questions(path: Path) -> list[Json]:
     check_plain(path)
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        wrong = [number for number, row in enumerate(rows, start=1) if not str(row["question"]).strip()]
-    except READ_ERRORS as error:
+        asked = [row["question"] for row in rows]
+        wrong = [at for at, text in enumerate(asked, start=1) if not isinstance(text, str) or not text.strip()]
+    except (*READ_ERRORS, TypeError) as error:
         raise UserError(f"{path}: {describe(error)}; pass JSON Lines with a `question` each") from error
     if wrong or not rows:
         raise UserError(f"{path}: has no question{f' in line {wrong[0]}' if wrong else ''}")
@@ -314,36 +314,6 @@ def read_number(answer: str) -> str:
     return match[0].replace(",", "") if match else ""
 
 
-def compute_scores(answers: Sequence[ExpertAnswer]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return questions, correct answers and mean tokens by arm and domain; `all` excludes the general set."""
-    groups: dict[str, dict[str, list[ExpertAnswer]]] = defaultdict(lambda: defaultdict(list))
-    for answer in answers:
-        groups[answer.arm][answer.domain].append(answer)
-        if answer.domain != GENERAL:
-            groups[answer.arm]["all"].append(answer)
-    return {
-        arm: {
-            domain: {
-                "questions": len(some),
-                "correct": sum(answer.correct for answer in some),
-                "tokens": round(sum(answer.tokens for answer in some) / len(some), 2),
-            }
-            for domain, some in own.items()
-        }
-        for arm, own in groups.items()
-    }
-
-
-def compute_majority(answers: Sequence[ExpertAnswer]) -> float:
-    """Return the accuracy of always giving the most frequent answer of each domain's relation."""
-    counted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for answer in answers:
-        if answer.arm == "closed" and answer.domain != GENERAL:
-            counted[answer.domain, answer.relation][answer.expected] += 1
-    number = sum(counts.total() for counts in counted.values())
-    return round(sum(max(counts.values()) for counts in counted.values()) / max(1, number), 6)
-
-
 def table_lines(counts: Json) -> list[str]:
     """Return one table: accuracy by arm and domain, with 95 % Wilson intervals over all, and token counts."""
     scores = counts["scores"]
@@ -386,6 +356,7 @@ def report_text(counts: Json) -> str:
 FACTS, ANSWERS = "facts.parquet", "answers.parquet"
 DATA, EXPERT, CODEBOOK = "experts-data", "experts-expert", "experts-codebook"
 ROUTED, EVALUATED = "experts-prototypes", "experts-evaluation"
+_COMMAND = "lemur experts"
 
 
 def facts_in(folder: Path) -> list[ExpertFact]:
@@ -411,17 +382,43 @@ def count_facts(facts: Sequence[ExpertFact]) -> Json:
 
 
 def write_scores(folder: Path, answers: Sequence[ExpertAnswer], found: Json) -> Json:
-    """Write the report of an evaluation. Returns: its counts. Args: found: further facts, of questions of no domain and
-    of the base."""
-    routed: dict[str, list[bool]] = defaultdict(list)
+    """Write the report of an evaluation, and return its counts.
+
+    By arm and domain (`all` without the general set): questions, correct answers, mean tokens. By domain: the questions
+    that are routed there, of its own. And the accuracy of always giving the commonest answer of a domain's relation.
+
+    Args: found: further facts, of questions of no domain and of the base.
+    """
+    groups: dict[str, dict[str, list[ExpertAnswer]]] = defaultdict(lambda: defaultdict(list))
+    expected: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for answer in answers:
-        if answer.arm == "routed":
-            routed[answer.domain].append((answer.routed or GENERAL) == answer.domain)
-    routing = {domain: [sum(right), len(right)] for domain, right in routed.items()}
+        groups[answer.arm][answer.domain].append(answer)
+        if answer.domain != GENERAL:
+            groups[answer.arm]["all"].append(answer)
+            if answer.arm == "closed":
+                expected[answer.domain, answer.relation][answer.expected] += 1
+    routed = {domain: some for domain, some in groups["routed"].items() if domain != "all"}
+    number = sum(counts.total() for counts in expected.values())
     counts = {
-        "scores": compute_scores(answers),
-        "majority": compute_majority(answers),
-        "found": found | {"routing": routing},
+        "scores": {
+            arm: {
+                domain: {
+                    "questions": len(some),
+                    "correct": sum(answer.correct for answer in some),
+                    "tokens": round(sum(answer.tokens for answer in some) / len(some), 2),
+                }
+                for domain, some in own.items()
+            }
+            for arm, own in groups.items()
+        },
+        "majority": round(sum(max(counts.values()) for counts in expected.values()) / max(1, number), 6),
+        "found": found
+        | {
+            "routing": {
+                domain: [sum((answer.routed or GENERAL) == domain for answer in some), len(some)]
+                for domain, some in routed.items()
+            }
+        },
     }
     write_text(folder / "report.md", report_text(counts))
     return counts
@@ -450,49 +447,25 @@ def check_answers(verified: Folder) -> list[Check]:
     ]
 
 
-def find(folder: Path, wanted: str) -> FoundItem:
-    """Find facts and answers by their id or their block's. Raises: UserError, with similar names, if there is none."""
-    found = _trace_rows(folder, lambda row: wanted in (row.id, row.block))
-    if found is None:
-        names = sorted({row.id for row in _rows(folder)})
-        raise missing_name(f"{wanted}: no fact of {folder} has that name", wanted, names)
-    return found
+def _name_rows(what: str, record: type[Record]) -> Named:
+    return Named(what, ("id", "block"), tuple(name for name in record.model_fields if name != "id"))
 
 
-def find_code(folder: Path, sha256: str) -> FoundItem | None:
-    """Return the facts and answers about the block with this code; None if there are none."""
-    return _trace_rows(folder, lambda row: row.code_sha256 == sha256)
-
-
-def _rows(folder: Path) -> Sequence[ExpertFact | ExpertAnswer]:
-    """Return the rows of a stage's table; none if it has none."""
-    kind = read_manifest(folder).kind
-    return facts_in(folder) if kind == DATA else answers_in(folder) if kind == EVALUATED else []
-
-
-def _trace_rows(folder: Path, wanted: Callable[[ExpertFact | ExpertAnswer], bool]) -> FoundItem | None:
-    rows = [row for row in _rows(folder) if wanted(row)]
-    links = [
-        FolderLink("fact" if isinstance(row, ExpertFact) else "answer", row.id, row.model_dump(exclude={"id"}))
-        for row in rows
-    ]
-    return FoundItem(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows))) if rows else None
-
-
-_STAGE = Kind(EXPERT, "lemur experts", find=find, find_code=find_code)
 KINDS = (
-    *(replace(_STAGE, name=name) for name in (EXPERT, CODEBOOK, ROUTED)),
-    replace(
-        _STAGE,
-        name=DATA,
+    *(Kind(name, _COMMAND) for name in (EXPERT, CODEBOOK, ROUTED)),
+    Kind(
+        DATA,
+        _COMMAND,
         tables={"facts": (ExpertFact, {"full": FACTS})},
+        named={"facts": _name_rows("fact", ExpertFact)},
         derive=lambda folder, _made: {"counts": count_facts(facts_in(folder.path))},
         laws=(check_facts,),
     ),
-    replace(
-        _STAGE,
-        name=EVALUATED,
+    Kind(
+        EVALUATED,
+        _COMMAND,
         tables={"answers": (ExpertAnswer, {"full": ANSWERS})},
+        named={"answers": _name_rows("answer", ExpertAnswer)},
         derive=lambda folder, made: {
             "counts": write_scores(made, answers_in(folder.path), folder.manifest.counts["found"])
         },

@@ -156,19 +156,13 @@ class Frame:
 
     shots: Sequence[tuple[str, str, str]] = ()
 
-    def plain(self, question: str) -> str:
-        """Return the prompt of a question alone."""
-        return "".join([*(f"{prompt_of(asked)} {answer}\n\n" for asked, _, answer in self.shots), prompt_of(question)])
-
-    def with_document(self, question: str, text: str) -> str:
-        """Return the prompt of a question with a document; the examples have documents, too."""
-        shots = (f"{prompt_of(asked, shown)} {answer}\n\n" for asked, shown, answer in self.shots)
-        return "".join([*shots, prompt_of(question, text)])
-
-    def with_answer(self, question: str, answer: str = MARK) -> str:
-        """Return the prompt of a question with an answer, or the mark where one is injected, as in the examples."""
-        shots = (f"{prompt_of(asked, known)} {known}\n\n" for asked, _, known in self.shots)
-        return "".join([*shots, prompt_of(question, answer)])
+    def prompt(self, question: str, background: str | None = None, *, document: bool = False) -> str:
+        """Return the prompt of a question. The examples have backgrounds if it has: answers, or documents."""
+        lines = []
+        for asked, shown, answer in self.shots:
+            known = None if background is None else shown if document else answer
+            lines.append(f"{prompt_of(asked, known)} {answer}\n\n")
+        return "".join([*lines, prompt_of(question, background)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,7 +552,7 @@ class Workspace:
             def compute_loss(step: random.Random) -> Tensor:
                 # Whatever is asked: so it is learned once, and serves all domains.
                 answers = step.sample(numbers, min(settings.training.batch, len(numbers)))
-                prompts = [frame.with_answer(step.choice(rows))] * len(answers)
+                prompts = [frame.prompt(step.choice(rows), MARK)] * len(answers)
                 return base.loss(base.embed_injected(prompts, codebook(answers)), answers)
 
             loss = fit(codebook, compute_loss, settings.training, label="codebook", key=key, seed=seed)
@@ -566,7 +560,7 @@ class Workspace:
             others = [ask(fact, random.Random(fact.id), held=True) for fact in general if fact.held]
             chosen = random.Random(seed).choices(others, k=len(numbers))
             with torch.no_grad():
-                inputs = base.embed_injected([frame.with_answer(text) for text in chosen], codebook(numbers))
+                inputs = base.embed_injected([frame.prompt(text, MARK) for text in chosen], codebook(numbers))
             answers, _ = base.answers(inputs)
             right = sum(read_number(text) == number for text, number in zip(answers, numbers, strict=True))
             return {"numbers": len(numbers), "repeated": right, "loss": round(loss, 6)}
@@ -649,13 +643,20 @@ class Workspace:
         chosen = rng.sample(candidates, min(self.settings.base.shots, len(candidates)))
         return Frame([(ask(fact, rng), texts[fact.block], fact.answer) for fact in chosen])
 
-    def ask_expert(self, domain: str, texts: Sequence[str]) -> dict[str, str]:
-        """Return a domain's expert's answer to each question. Raises: UserError if it is not built."""
-        folder = self.folder("domains", domain, "expert")
-        read_manifest(folder)
-        expert = self._open(str(folder / "model"), "expert.model")
-        answers, _ = expert.answers(expert.embed_prompts([prompt_of(text) for text in texts]))
-        return dict(zip(texts, answers, strict=True))
+    def ask_experts(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """Return what experts say. Args: pairs: of a question and the domain that is asked; general says nothing.
+
+        Raises: UserError if one is not built.
+        """
+        said: dict[tuple[str, str], str] = {}
+        for domain in {by for _, by in pairs} - {GENERAL}:
+            folder = self.folder("domains", domain, "expert")
+            read_manifest(folder)
+            expert = self._open(str(folder / "model"), "expert.model")
+            own = list(dict.fromkeys(pair for pair in pairs if pair[1] == domain))
+            answers, _ = expert.answers(expert.embed_prompts([prompt_of(text) for text, _ in own]))
+            said |= dict(zip(own, answers, strict=True))
+        return said
 
     def inject(self, texts: Sequence[str], said: Sequence[str | None]) -> list[Tensor]:
         """Embed questions, each with the vectors of the number that its expert said; plain ones without any."""
@@ -665,12 +666,12 @@ class Workspace:
         read_manifest(folder)
         codebook = Codebook(self.numbers(), self.settings.codebook.slots, base)
         codebook.load_state_dict(load_file(folder / VECTORS))
-        inputs = base.embed_prompts([frame.plain(text) for text in texts])
+        inputs = base.embed_prompts([frame.prompt(text) for text in texts])
         for at, number in enumerate(said):
             if number is not None:
                 with torch.no_grad():
                     slots = codebook([read_number(number) or "0"])
-                inputs[at] = base.embed_injected([frame.with_answer(texts[at])], slots)[0]
+                inputs[at] = base.embed_injected([frame.prompt(texts[at], MARK)], slots)[0]
         return inputs
 
     def router(self, domains: Sequence[str]) -> Router:
@@ -753,52 +754,49 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
     rows = {name: [fact for fact in held if fact.domain == name] for name in (*domains, GENERAL)}
     texts = {name: [ask(fact, random.Random(fact.id), held=True) for fact in own] for name, own in rows.items()}
     router = workspace.router(domains)
-    routes = {name: router.route(encode(base, own)) for name, own in texts.items()}
-    pairs = [pair for name, own in texts.items() for pair in zip(own, routes[name], strict=True)]
-    said: dict[str, dict[str, str]] = {
-        domain: workspace.ask_expert(domain, [*texts[domain], *(text for text, by in pairs if by == domain)])
-        for domain in domains
-    }
+    routes = {name: list(zip(own, router.route(encode(base, own)), strict=True)) for name, own in texts.items()}
+    own_pairs = {domain: [(text, domain) for text in texts[domain]] for domain in domains}
+    said = workspace.ask_experts([pair for some in (own_pairs, routes) for pairs in some.values() for pair in pairs])
     found: list[ExpertAnswer] = []
 
-    def record(arm: str, domain: str, answers: Sequence[str], tokens: Sequence[int], by: Sequence[str | None]) -> None:
+    def record(arm: str, domain: str, answers: Sequence[str], tokens: Sequence[int], by: Sequence[str]) -> None:
         for at, fact in enumerate(rows[domain]):
             shared: Json = {name: getattr(fact, name) for name in ("id", "block", "relation", "code_sha256")}
             shared |= {"arm": arm, "domain": domain, "question": texts[domain][at], "expected": fact.answer}
             shared |= {"answer": answers[at], "correct": read_number(answers[at]) == fact.answer}
-            found.append(ExpertAnswer(**shared, routed=by[at] if by else None, tokens=tokens[at] if tokens else 0))
+            routed = by[at] if by and by[at] != GENERAL else None
+            found.append(ExpertAnswer(**shared, routed=routed, tokens=tokens[at] if tokens else 0))
 
-    def book(arm: str, domain: str, inputs: Sequence[Tensor], by: Sequence[str | None] = ()) -> str:
+    def book(arm: str, domain: str, inputs: Sequence[Tensor], by: Sequence[str] = ()) -> str:
         """Let the base answer, and return the digest of its scores."""
         answers, scores = base.answers(inputs)
         record(arm, domain, answers, [len(row) for row in inputs], by)
         return scores
 
-    def plain(domain: str) -> list[Tensor]:
-        return base.embed_prompts([frame.plain(text) for text in texts[domain]])
-
     # At both ends: nothing in between may change the base.
     before = base.digest
-    closed = {domain: book("closed", domain, plain(domain)) for domain in rows}
+    plain = {name: base.embed_prompts(list(map(frame.prompt, own))) for name, own in texts.items()}
+    closed = {name: book("closed", name, inputs) for name, inputs in plain.items()}
     told = documents(facts)
     for domain in domains:
-        own, asked = [said[domain][text] for text in texts[domain]], texts[domain]
-        book("oracle", domain, workspace.inject(asked, own), [domain] * len(own))
+        asked, own = texts[domain], [said[pair] for pair in own_pairs[domain]]
+        by = [domain] * len(own)
+        book("oracle", domain, workspace.inject(asked, own), by)
         if len(own) > 1:
             # Never by 0: each question gets the token of another one.
             turn = random.Random(f"{workspace.settings.seed} {domain}").randrange(1, len(own))
-            book("shuffled", domain, workspace.inject(asked, own[-turn:] + own[:-turn]), [domain] * len(own))
-        shown = [frame.with_document(text, told[fact.block]) for text, fact in zip(asked, rows[domain], strict=True)]
+            book("shuffled", domain, workspace.inject(asked, own[-turn:] + own[:-turn]), by)
+        shown = [
+            frame.prompt(text, told[fact.block], document=True) for text, fact in zip(asked, rows[domain], strict=True)
+        ]
         book("told", domain, base.embed_prompts(shown))
         record("expert", domain, own, (), ())
-        book("expert as text", domain, base.embed_prompts(list(map(frame.with_answer, asked, own))))
-    for name, routed in routes.items():
-        injected = [said[by][text] if by != GENERAL else None for text, by in zip(texts[name], routed, strict=True)]
-        book("routed", name, workspace.inject(texts[name], injected), [by if by != GENERAL else None for by in routed])
-    again = base.answers(plain(GENERAL))[1]
+        book("expert as text", domain, base.embed_prompts(list(map(frame.prompt, asked, own))))
+    for name, pairs in routes.items():
+        book("routed", name, workspace.inject(texts[name], list(map(said.get, pairs))), [by for _, by in pairs])
     return found, {
         "elsewhere": router.route(encode(base, ELSEWHERE)).count(GENERAL),
-        "general_exact": base.digest == before and again == closed[GENERAL],
+        "general_exact": base.digest == before and base.answers(plain[GENERAL])[1] == closed[GENERAL],
         "slots": workspace.settings.codebook.slots,
     }
 
@@ -819,21 +817,17 @@ def answer(folder: Path, asked: Sequence[str]) -> list[Json]:
         base, frame, router = workspace.base, workspace.frame(), workspace.router(domains)
         states = encode(base, asked)
         cosines = {name: values.tolist() for name, values in router.cosines(states).items()}
-        routed = router.route(states)
-        said = {
-            domain: workspace.ask_expert(domain, [text for text, by in zip(asked, routed, strict=True) if by == domain])
-            for domain in set(routed) - {GENERAL}
-        }
-        numbers = [said[by][text] if by != GENERAL else None for text, by in zip(asked, routed, strict=True)]
-        answers, _ = base.answers(workspace.inject(asked, numbers))
-        without, _ = base.answers(base.embed_prompts([frame.plain(text) for text in asked]))
+        routes = list(zip(asked, router.route(states), strict=True))
+        said = workspace.ask_experts(routes)
+        answers, _ = base.answers(workspace.inject(asked, list(map(said.get, routes))))
+        without, _ = base.answers(base.embed_prompts(list(map(frame.prompt, asked))))
     return [
         {
             "question": text,
-            "routed": routed[at],
+            "routed": by,
             "cosines": {name: round(values[at], 4) for name, values in cosines.items()},
             "answer": answers[at],
             "without": without[at],
         }
-        for at, text in enumerate(asked)
+        for at, (text, by) in enumerate(routes)
     ]

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lemur.synthesis.messages import BrokenNetwork, LearningTask, ScoreChange
-from lemur.synthesis.request import CLASSES, IN_SHAPE
+from lemur.synthesis.learning_guest import CLASSES, IN_SHAPE, BrokenNetwork, LearningTask, ScoreChange
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
@@ -32,7 +31,6 @@ CONFIRM = SandboxStage[ScoreChange | BrokenNetwork](
 _RUNS = 2  # processes for each network
 _PATTERNS = 5
 _IMAGES, _UNSEEN = 8, 4  # of each pattern
-_BATCH = 8
 _EPOCHS = (5, 40)  # the latter for networks that need more; deep ones with normalization do
 _CELLS = 8  # of a pattern, on each side
 _NOISE = 0.3
@@ -85,9 +83,7 @@ def _draw(code: str, name: str, run: int, prm: Mapping[str, Any], epochs: int) -
     images, image_labels = draw_images(_IMAGES)
     unseen, unseen_labels = draw_images(_UNSEEN)
     seed = int.from_bytes(digest[:4], "big")
-    task = LearningTask(
-        code, name, prm, seed, CLASSES, list(IN_SHAPE), images, image_labels, unseen, batch=_BATCH, epochs=epochs
-    )
+    task = LearningTask(code, name, prm, seed, images, image_labels, unseen, epochs)
     return task, unseen_labels
 
 

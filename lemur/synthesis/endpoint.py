@@ -2,7 +2,7 @@
 
 Several requests run in parallel; temporary errors (busy, disconnected, not a chat completion) are retried after growing
 pauses. Whatever an endpoint sends costs its own attempt only: the time limit of a request includes the last byte of its
-response, and a response has a maximum size, is not unpacked, and does not lead to another address.
+response, and a response has a maximum number of bytes and parts, is not unpacked, and does not lead to another address.
 
 An answer is cached as soon as it arrives, under everything that it depends on (model, prompt, sampling, seed): a killed
 run resumes without repeating requests, and running it again sends none.
@@ -11,38 +11,45 @@ run resumes without repeating requests, and running it again sends none.
 import asyncio
 import hashlib
 import json
-import math
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol, Self
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpx2
 
-from lemur.synthesis.options import Sampling, Service
-from lemur.synthesis.request import Message
-from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.progress import progress
+from lemur.synthesis import Sampling, Service
+from lemur_core.files import Json
+from lemur_core.files.errors import RetryableError, UsageError, UserError
+from lemur_core.files.markdown import plural
+from lemur_core.files.progress import note, progress
 from lemur_core.sandbox.cached import OutcomeStore
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.received import clean_text
 from manifests.folders.reading import describe
 
-#: Characters of an answer. The longest network of LEMUR 2.1.0 has 178,375.
-MAX_ANSWER = 1 << 20
-#: The key to send if none is set.
-PLACEHOLDER = "none"
+Message = dict[str, str]
 
 _MAX_TOKENS = 2**31  # of a prompt or an answer
 _FINISH = re.compile(r"[a-z_]{1,40}")
+_MAX_BYTES = 1 << 21  # of a response; the longest network of LEMUR 2.1.0 has 178,375 characters, of up to six bytes
+_MAX_PARTS = 1 << 14  # that a response comes in
+_MAX_MESSAGE = 1 << 16  # bytes of a refusal
+_CHARACTERS = 300  # of an endpoint's message
+_DIGITS = 18  # of a number; a longer one counts nothing, and Python refuses to read very long ones
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_OURS = frozenset({401, 403, 404, 405})  # retrying would not help
+_LONGEST_PAUSE = 60.0  # seconds
+_DOUBLINGS = 16  # of the pause; more would not matter
+_SECRET = 16  # characters; a shorter key is a placeholder, and may be a word of an answer
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request."""
+    """One request: the messages, and the seed of the answer."""
 
     messages: Sequence[Message]
     seed: int
@@ -50,22 +57,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, with the model's own token counts, None if not reported. `finish`: the reason why it ended."""
+    """An answer, or `why` there is none. The model's own counts are None if not reported; `finish`: why it ended."""
 
-    text: str
+    text: str | None = None
     prompt_tokens: int | None = None
     answer_tokens: int | None = None
     finish: str | None = None
+    why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
-    """The reason for a missing answer."""
-
-    why: str
-
-
-Take = Callable[[int, Answer | NoAnswer], None]
+Take = Callable[[int, Answer], None]
 
 
 class Model(Protocol):
@@ -92,77 +93,44 @@ def read_answer(text: str, prompt_tokens: object = None, answer_tokens: object =
     return Answer(clean_text(text), prompt, answered, reason)
 
 
-class Asker:
-    """Queries a model, with a cache of answers. A context manager. Args: again: ignore cached answers."""
+def ask(
+    model: Model, requests: Sequence[Request], sampling: Sampling, label: str, *, again: bool = False
+) -> list[Answer]:
+    """Return the answers in the order of the requests, cached ones first. Args: again: ignore cached answers.
 
-    def __init__(self, model: Model, sampling: Sampling, *, again: bool = False) -> None:
-        self.model, self.sampling, self._again = model, sampling, again
-        self.reused = 0
-        self._store = OutcomeStore("synthesis")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._store.__exit__(*error)
-
-    def ask(self, requests: Sequence[Request], what: str) -> list[Answer | NoAnswer]:
-        """Return the answers in the order of the requests.
-
-        Raises: UserError if no request can be answered, or an answer cannot be cached.
-        """
-        answers: dict[int, Answer | NoAnswer] = {}
-        keys = [self._key(request) for request in requests]
+    Raises: UserError if no request can be answered, or an answer cannot be cached.
+    """
+    answers: dict[int, Answer] = {}
+    whole = (json.dumps([model.identity, asdict(sampling), asdict(one)], sort_keys=True) for one in requests)
+    keys = [hashlib.sha256(text.encode()).hexdigest() for text in whole]
+    with OutcomeStore("synthesis") as store:
         for index, key in enumerate(keys):
-            if not self._again and (kept := self._store.recall(key)) is not None:
-                answers[index] = read_answer(**json.loads(kept))
-                self.reused += 1
+            if not again and (kept := store.recall(key)) is not None:
+                answers[index] = read_answer(*json.loads(kept))
+        if answers:
+            note(f"{model.name}: {plural(len(answers), 'answer')} from an earlier run")
         new = [index for index in range(len(requests)) if index not in answers]
         if new:
-            with progress(f"{self.model.name}: {what}", len(new), "answers") as advance:
+            with progress(f"{model.name}: {label}", len(new), "answers") as advance:
 
-                def take(number: int, answer: Answer | NoAnswer) -> None:
-                    if isinstance(answer, Answer):
-                        self._keep(keys[new[number]], answer)
+                def take(number: int, answer: Answer) -> None:
+                    if answer.text is not None:
+                        facts = [answer.text, answer.prompt_tokens, answer.answer_tokens, answer.finish]
+                        store.remember(keys[new[number]], json.dumps(facts).encode())
                     answers[new[number]] = answer
                     advance(1)
 
-                self.model.ask([requests[index] for index in new], self.sampling, take)
-        return [answers[index] for index in range(len(requests))]
-
-    def _key(self, request: Request) -> str:
-        identity = [self.model.identity, asdict(self.sampling), asdict(request)]
-        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-
-    def _keep(self, key: str, answer: Answer) -> None:
-        try:
-            self._store.remember(key, json.dumps(asdict(answer)).encode())
-        except sqlite3.Error as error:
-            raise UserError(
-                f"an answer cannot be cached: {error}; free space, or set LEMUR_CURATOR_CACHE to another folder, and"
-                " run again: earlier answers are kept"
-            ) from error
+                try:
+                    model.ask([requests[index] for index in new], sampling, take)
+                except sqlite3.Error as error:
+                    raise UserError(
+                        f"an answer cannot be cached: {error}; free space, or set LEMUR_CURATOR_CACHE to another"
+                        " folder, and run again: earlier answers are kept"
+                    ) from error
+    return [answers[index] for index in range(len(requests))]
 
 
 # -- the endpoint ------------------------------------------------------------------------------------------------------
-
-_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-_OURS = frozenset({401, 403, 404, 405})  # retrying would not help
-_LONGEST_PAUSE = 60.0  # seconds
-_DOUBLINGS = 16  # of the pause; more would not matter
-_CHARACTERS = 300  # of an endpoint's message
-_SECRET = 16  # characters; a shorter key is a placeholder, and may be a word of an answer
-_MAX_BYTES = 8 * MAX_ANSWER  # of a response: JSON escapes take up to six bytes, and what surrounds the text some more
-_MAX_MESSAGE = 1 << 16  # bytes of a refusal
-_DIGITS = 18  # of a number; a longer one counts nothing, and Python refuses to read very long ones
-
-
-class _Passing(Exception):  # noqa: N818 (an outcome, not a fault)
-    """A temporary error. `pause`: seconds that the endpoint requests."""
-
-    def __init__(self, why: str, pause: float | None = None) -> None:
-        super().__init__(why)
-        self.pause = pause
 
 
 class Endpoint:
@@ -173,45 +141,41 @@ class Endpoint:
     """
 
     def __init__(self, name: str, service: Service, pause: float = 1.0) -> None:
-        self._target, self._url = check_url(service.url, service.key_name), service.url.rstrip("/")
+        self._target, self._url = find_address(service), service.url.rstrip("/")
         self.name, self.identity = name, f"{name}@{self._url}"
         self._service, self._pause = service, pause
-        self._key = os.environ.get(service.key_name) or PLACEHOLDER
-        self._answered, self._refusal = False, ""
+        self._key = os.environ.get(service.key_name) or ""
 
     def ask(self, requests: Sequence[Request], sampling: Sampling, take: Take) -> None:
-        """Hand `take` the answer to each request. Raises: UserError if the endpoint refuses before its first answer."""
-        asyncio.run(self._ask(enumerate(requests), sampling, take))
+        """Hand `take` the answer to each request. Raises: UserError if the endpoint refuses us."""
+        waiting = iter(enumerate(requests))
+        agent = {"Accept-Encoding": "identity", "User-Agent": "lemur-curator"}
+        headers = {"Authorization": f"Bearer {self._key or 'none'}"} | agent
 
-    async def _ask(self, requests: Iterator[tuple[int, Request]], sampling: Sampling, take: Take) -> None:
-        # Its own time limits are for one read each; ours are for the whole.
-        headers = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "identity", "User-Agent": "lemur-curator"}
-        async with httpx2.AsyncClient(headers=headers, follow_redirects=False, timeout=None) as client:
+        async def work(client: httpx2.AsyncClient) -> None:
+            for index, request in waiting:
+                body = {"model": self.name, "messages": list(request.messages), "seed": request.seed}
+                take(index, await self._retry(client, body | asdict(sampling)))
 
-            async def work() -> None:
-                for index, request in requests:
-                    if self._refusal:
-                        take(index, NoAnswer(self._refusal))
-                        continue
-                    body = {"model": self.name, "messages": list(request.messages), "seed": request.seed}
-                    answer = await self._retry(client, body | asdict(sampling))
-                    self._answered |= isinstance(answer, Answer)
-                    take(index, answer)
+        async def work_in_parallel() -> None:
+            # The client's own time limits are for one read each; ours is for the whole.
+            async with httpx2.AsyncClient(headers=headers, follow_redirects=False, timeout=None) as client:
+                await asyncio.gather(*(work(client) for _ in range(self._service.at_once)))
 
-            await asyncio.gather(*(work() for _ in range(self._service.at_once)))
+        asyncio.run(work_in_parallel())
 
-    async def _retry(self, client: httpx2.AsyncClient, body: dict[str, object]) -> Answer | NoAnswer:
+    async def _retry(self, client: httpx2.AsyncClient, body: Json) -> Answer:
         for attempt in range(self._service.retries + 1):
             try:
-                return await self._once(client, body)
-            except _Passing as trouble:
+                return await self._post(client, body)
+            except RetryableError as trouble:
                 why = str(trouble)
-                pause = self._pause * 2 ** min(attempt, _DOUBLINGS) if trouble.pause is None else trouble.pause
             if attempt < self._service.retries:
-                await asyncio.sleep(min(pause, _LONGEST_PAUSE))
-        return NoAnswer(f"no answer in {self._service.retries + 1} requests; last error: {why}")
+                await asyncio.sleep(min(self._pause * 2 ** min(attempt, _DOUBLINGS), _LONGEST_PAUSE))
+        return Answer(why=f"no answer in {self._service.retries + 1} requests; last error: {why}")
 
-    async def _once(self, client: httpx2.AsyncClient, body: dict[str, object]) -> Answer | NoAnswer:
+    async def _post(self, client: httpx2.AsyncClient, body: Json) -> Answer:
+        """Return the answer in the response to one request. Raises: UserError, RetryableError if retrying may help."""
         try:
             async with (
                 asyncio.timeout(self._service.timeout),
@@ -219,70 +183,56 @@ class Endpoint:
             ):
                 if not response.is_success:
                     return self._refuse(response, await _read(response, _MAX_MESSAGE))
-                if (packed := response.headers.get("Content-Encoding", "identity")) != "identity":
-                    return NoAnswer(self._clean_message(f"the response is packed ({packed}); only plain ones are read"))
                 content = await _read(response, _MAX_BYTES)
         except TimeoutError as error:
-            raise _Passing(f"no answer within {self._service.timeout:g} s") from error
+            raise RetryableError(f"no answer within {self._service.timeout:g} s") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
-            raise _Passing(self._clean_message(error)) from error
-        if len(content) > _MAX_BYTES:
-            return NoAnswer(f"the response is longer than {_MAX_BYTES >> 20} MiB")
-        return self._read_completion(content)
-
-    def _read_completion(self, content: bytes) -> Answer | NoAnswer:
-        """Return the answer in a response. Raises: _Passing if it is not a chat completion."""
+            raise RetryableError(self._clean(error)) from error
+        if content is None:
+            return Answer(why=f"the response is longer than {_MAX_BYTES >> 20} MiB, or in more than {_MAX_PARTS} parts")
         try:
             # Python refuses to read very long numbers; the answer was paid for.
             completion = json.loads(content, parse_int=lambda text: int(text) if len(text) <= _DIGITS else None)
             choice = completion["choices"][0]
             text, usage = choice["message"]["content"], completion.get("usage")
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-            raise _Passing(f"the response is not a chat completion: {self._clean_message(describe(error))}") from error
+            raise RetryableError(f"the response is not a chat completion: {self._clean(describe(error))}") from error
         if text is None:
-            return NoAnswer("the endpoint returned a message without text")
+            return Answer(why="the endpoint returned a message without text")
         if not isinstance(text, str):
-            raise _Passing(f"the response is not a chat completion: its content is of type {type(text).__name__}")
-        if len(text) > MAX_ANSWER:
-            return NoAnswer(f"the answer has {len(text):,} characters; at most {MAX_ANSWER:,} are read")
+            raise RetryableError(f"the response is not a chat completion: its content is of type {type(text).__name__}")
         usage = usage if isinstance(usage, dict) else {}
         text = self._without_key(text) if len(self._key) >= _SECRET else text
-        return read_answer(
-            text, usage.get("prompt_tokens"), usage.get("completion_tokens"), choice.get("finish_reason")
-        )
+        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        return read_answer(text, *counts, choice.get("finish_reason"))
 
-    def _refuse(self, response: httpx2.Response, content: bytes) -> NoAnswer:
-        """Return the failure of a refused request. Raises: UserError if retrying cannot help, _Passing if it may."""
+    def _refuse(self, response: httpx2.Response, content: bytes | None) -> Answer:
+        """Return the failure of a refused request. Raises: UserError if no retry can help; RetryableError."""
         status = response.status_code
-        if len(content) > _MAX_MESSAGE:
-            content = content[: -len(self._key)]  # which may begin there
-        message = (
-            f"status {status}: {self._clean_message(content.decode('utf-8', 'replace') or response.reason_phrase)}"
-        )
+        said = "a long message" if content is None else content.decode("utf-8", "replace") or response.reason_phrase
+        message = f"status {status}: {self._clean(said)}"
         if status in _PASSING:
-            raise _Passing(message, _seconds(response))
+            raise RetryableError(message)
+        kept = "; what it answered before is cached"
         if response.has_redirect_location:
-            elsewhere = self._clean_message(response.headers["Location"])
-            self._refusal = f"status {status}: redirects to {elsewhere}; pass the final address"
-        elif status in _OURS:
-            key = "is the key right? it is read from" if self._key != PLACEHOLDER else "a key would be read from"
-            self._refusal = f"refuses with {message}; {key} {self._service.key_name}"
-        else:
-            return NoAnswer(message)
-        if not self._answered:
-            raise UserError(f"{self._url}: {self._refusal}")
-        return NoAnswer(self._refusal)  # what was answered before is worth writing; no further request is sent
+            elsewhere = self._clean(response.headers["Location"])
+            raise UserError(f"{self._url}: status {status}: redirects to {elsewhere}; pass the final address{kept}")
+        if status in _OURS:
+            key = "is the key right? it is read from" if self._key else "a key would be read from"
+            raise UserError(f"{self._url}: refuses with {message}; {key} {self._service.key_name}{kept}")
+        return Answer(why=message)
 
-    def _clean_message(self, error: object) -> str:
+    def _clean(self, error: object) -> str:
         return one_line(clean_text(self._without_key(str(error) or type(error).__name__)), _CHARACTERS)
 
     def _without_key(self, text: str) -> str:
         """Remove the key from a message: an endpoint may repeat it."""
-        return text if self._key == PLACEHOLDER else text.replace(self._key, "(key)")
+        return text.replace(self._key, "(key)") if self._key else text
 
 
-def check_url(url: str, key_name: str) -> str:
+def find_address(service: Service) -> str:
     """Return the address of chat completions of an endpoint, which may lack `/v1`. Raises: UsageError if it is none."""
+    url = service.url
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
@@ -290,27 +240,21 @@ def check_url(url: str, key_name: str) -> str:
         valid = False
     if not valid or parts.username or parts.password:
         shown = url if url.isprintable() else repr(url)
-        raise UsageError(f"--base-url {shown}: use http://HOST:PORT/v1; set a key in the environment, {key_name}")
+        raise UsageError(
+            f"--base-url {shown}: use http://HOST:PORT/v1; set a key in the environment, {service.key_name}"
+        )
     path = parts.path.rstrip("/")
     if not path.endswith("/chat/completions"):
         path = f"{path.removesuffix('/v1')}/v1/chat/completions"
     return parts._replace(path=path).geturl()
 
 
-async def _read(response: httpx2.Response, limit: int) -> bytes:
-    """Return the body as it was sent; one that is longer than the limit is cut off somewhere beyond it."""
-    content = bytearray()
+async def _read(response: httpx2.Response, limit: int) -> bytes | None:
+    """Return the body as it was sent; None if it is longer than the limit of bytes, or of more parts than are read."""
+    content, parts = bytearray(), 0
     async for part in response.aiter_raw():
         content += part
-        if len(content) > limit:
-            break
+        parts += 1
+        if len(content) > limit or parts > _MAX_PARTS:
+            return None
     return bytes(content)
-
-
-def _seconds(response: httpx2.Response) -> float | None:
-    """Return the seconds that an endpoint asks to wait."""
-    try:
-        seconds = float(response.headers["Retry-After"])
-    except (KeyError, ValueError):
-        return None
-    return None if math.isnan(seconds) else max(0.0, seconds)

@@ -6,21 +6,19 @@ No code of the networks is executed here.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from curate.compute.runs import PRM
 from curate.sources.folders import RECORDS
 from extract.model.results import wilson
-from lemur.synthesis.steps import STEPS, TASK, NetworkProposal
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, write_text
-from lemur_core.files.errors import missing_name
 from lemur_core.files.markdown import code_span, count, plain, plural, table
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE
 from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import Card, Folder, FolderLink, FoundItem, Kind, ListedItem
+from manifests.folders.kinds import Card, Folder, Kind, Named
 from manifests.folders.manifest import (
     Manifest,
     Stopwatch,
@@ -34,9 +32,17 @@ from manifests.provenance.licenses import NOASSERTION
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
 from train.model.contract import check_contract, lemur_name
 
+#: What code must pass, in order; the module `steps` says how.
+STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "learns", "conforms", "novel")
+TASK = "img-classification"
+
 ATTEMPTS, NETS, PREFIX = "attempts.parquet", "nets", "syn"
-_FAULTS = 12
-_CHARACTERS = 160
+
+#: Hyperparameters for checking a network.
+PARAMETERS: Json = PRM | {"transform": "norm_32_flip", "batch": 64}
+
+_FAULTS = 12  # in the report
+_CHARACTERS = 160  # of a fault there
 
 FORMAT = Kind(
     "synthesis",
@@ -54,38 +60,22 @@ FORMAT = Kind(
         biases=("Networks resemble what the models were trained on, and blocks are those of the library.",),
         collection="A language model wrote the networks on request; a program ran and compared each in a sandbox.",
     ),
+    named={
+        "networks": Named(
+            "network",
+            ("nn", "id"),
+            ("id", "model", "attempt", "round", "block", "license"),
+            own="id",
+            codes="block_code",
+        )
+    },
 )
-
-#: Hyperparameters for checking a network.
-PARAMETERS: Json = PRM | {"transform": "norm_32_flip", "batch": 64}
-
-
-#: One answer and its outcome, and the network that it holds.
-Tried = tuple[SynthesisAttempt, NetworkProposal]
-
-
-def last_answers(records: Sequence[SynthesisAttempt]) -> list[SynthesisAttempt]:
-    """Return the last answer of each attempt. Args: records: ordered by round."""
-    return list({record.attempt: record for record in records}.values())
-
-
-def count_attempts(records: Sequence[SynthesisAttempt]) -> Json:
-    """Count attempts, answers, accepted networks, tokens, and failures by the step of the last answer."""
-    last = last_answers(records)
-    failed = Counter(record.failed for record in last if record.failed is not None)
-    return {
-        "attempts": len(last),
-        "answers": sum(record.answer is not None for record in records),
-        "accepted": len(last) - failed.total(),
-        "prompt_tokens": sum(record.prompt_tokens or 0 for record in records),
-        "answer_tokens": sum(record.answer_tokens or 0 for record in records),
-        "failed": dict(sorted(failed.items())),
-    }
 
 
 def write_synthesis(
     out: Path,
-    tried: Sequence[Tried],
+    attempts: Sequence[SynthesisAttempt],
+    networks: Sequence[Synthesized],
     parameters: Mapping[str, object],
     folders: Sequence[Path],
     *,
@@ -95,44 +85,32 @@ def write_synthesis(
 ) -> Json:
     """Write the folder `out` atomically, and return its counts.
 
-    Args: folders: the folders to compare with for novelty, among them the library.
+    Args: attempts: by attempt, then round. folders: those that were compared with, among them the library.
     Raises: UserError if the folder cannot be written.
     """
-    records = [record for record, _ in tried]
-    counts = count_attempts(records)
-    accepted = [
-        make_row(record, candidate.attempt.block.spec.code_sha256, candidate.graph, candidate.widths, license_)
-        for record, candidate in tried
-        if record.failed is None
-    ]
+    counts, model = count_attempts(attempts), attempts[0].model
     with atomic_folder(out, force=force) as folder:
-        (folder / NETS).mkdir()
-        for row in accepted:
-            write_text(folder / NETS / f"{row.nn}.py", row.nn_code)
-        write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in records))
-        row_counts = write_tables(
-            folder / RECORDS, "train", Synthesized, (row.model_dump() for row in accepted), len(accepted)
-        )
-        rows = {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in row_counts.items()}
+        rows = write_contents(folder, attempts, networks, parameters)
         parents = list({parent.sha256: parent for parent in map(describe_parent, folders)}.values())
         card = Card(
             name="Synthesized networks",
             description="PyTorch networks that a language model wrote from neutral specs of blocks (facts that were"
             f" measured, never source text); each was proved before it was accepted: {', '.join(STEPS)}.",
             licenses=[license_],
-            size=len(accepted),
-            text=_card_text(records[0].model, counts, license_),
+            size=len(networks),
+            text=f"{count(len(networks))} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
+            f" accepted.\n\nLicense of the networks, as stated by the user: {license_}. `attempts.parquet` holds every"
+            " prompt and answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
             sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}") for parent in parents],
         )
-        FORMAT.write_card(folder, rows, card, default="networks" if accepted else "attempts")
-        write_text(folder / "report.md", report_text(records, parameters))
+        FORMAT.write_card(folder, rows, card, default="networks" if networks else "attempts")
         manifest = Manifest(
             kind=FORMAT.name,
             versions=package_versions(),
             parameters=dict(parameters),
             inputs=[],
             parents=parents,
-            counts={records[0].model: counts},
+            counts={model: counts},
             details={"license": license_},
             outputs=list_outputs(folder, rows),
             measured=watch.measure(),
@@ -141,13 +119,27 @@ def write_synthesis(
     return counts
 
 
-def make_row(
-    attempt: SynthesisAttempt, block_code: str, graph: str | None, widths: str | None, license_: str
-) -> Synthesized:
+def write_contents(
+    folder: Path,
+    attempts: Sequence[SynthesisAttempt],
+    networks: Sequence[Synthesized],
+    parameters: Mapping[str, object],
+) -> dict[str, int]:
+    """Write the tables, the files of the networks and the report. Returns: the rows of each table, by its path."""
+    (folder / NETS).mkdir(parents=True)
+    for network in networks:
+        write_text(folder / NETS / f"{network.nn}.py", network.nn_code)
+    write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (attempt.model_dump() for attempt in attempts))
+    written = write_tables(
+        folder / RECORDS, "train", Synthesized, (network.model_dump() for network in networks), len(networks)
+    )
+    write_text(folder / "report.md", _report(attempts, parameters))
+    return {ATTEMPTS: len(attempts)} | {f"{RECORDS}/{name}": number for name, number in written.items()}
+
+
+def make_row(attempt: SynthesisAttempt, block_code: str, graph: str, widths: str, license_: str) -> Synthesized:
     """Return the row of an accepted network. No two are the same: the step `novel` compares them."""
     assert attempt.code is not None
-    assert graph is not None
-    assert widths is not None
     return Synthesized(
         nn=lemur_name(attempt.code, PREFIX),
         nn_code=attempt.code,
@@ -167,38 +159,41 @@ def make_row(
     )
 
 
-# -- the texts ---------------------------------------------------------------------------------------------------------
+def last_answers(attempts: Sequence[SynthesisAttempt]) -> list[SynthesisAttempt]:
+    """Return the last answer of each attempt. Args: attempts: ordered by round."""
+    return list({attempt.attempt: attempt for attempt in attempts}.values())
 
 
-def _card_text(model: str, counts: Json, license_: str) -> str:
-    """Return the text of the dataset card about the networks."""
-    return "\n\n".join(
-        [
-            f"{count(counts['accepted'])} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
-            " accepted.",
-            f"License of the networks, as stated by the user: {license_}. `attempts.parquet` holds every prompt and"
-            " answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
-        ]
-    )
+def count_attempts(attempts: Sequence[SynthesisAttempt]) -> Json:
+    """Count attempts, answers, accepted networks, tokens, and failures by the step of the last answer."""
+    last = last_answers(attempts)
+    failed = Counter(attempt.failed for attempt in last if attempt.failed is not None)
+    return {
+        "attempts": len(last),
+        "answers": sum(attempt.answer is not None for attempt in attempts),
+        "accepted": len(last) - failed.total(),
+        "prompt_tokens": sum(attempt.prompt_tokens or 0 for attempt in attempts),
+        "answer_tokens": sum(attempt.answer_tokens or 0 for attempt in attempts),
+        "failed": dict(sorted(failed.items())),
+    }
 
 
-def report_text(records: Sequence[SynthesisAttempt], parameters: Mapping[str, object]) -> str:
-    """Return the report of a synthesis."""
-    first, last = [record for record in records if record.round == 0], last_answers(records)
+def _report(attempts: Sequence[SynthesisAttempt], parameters: Mapping[str, object]) -> str:
+    first, last = [attempt for attempt in attempts if attempt.round == 0], last_answers(attempts)
     rows = []
     for number, step in enumerate(STEPS):
         cells = [step]
         for group in (first, last):
-            came = [record for record in group if number <= len(record.passed)]
-            through = sum(step in record.passed for record in came)
-            cells += [f"{through} of {len(came)}", _interval(through, len(came))]
+            reached = [attempt for attempt in group if number <= len(attempt.passed)]
+            through = sum(step in attempt.passed for attempt in reached)
+            cells += [f"{through} of {len(reached)}", _interval(through, len(reached))]
         rows.append(cells)
-    solved, mended = (sum(record.failed is None for record in group) for group in (first, last))
-    counts = count_attempts(records)
+    solved, mended = (sum(attempt.failed is None for attempt in group) for group in (first, last))
+    counts = count_attempts(attempts)
     lines = [
-        f"# Synthesis by {code_span(records[0].model)}",
+        f"# Synthesis by {code_span(attempts[0].model)}",
         "",
-        f"{plural(len(last), 'attempt')}, {plural(len(records), 'answer')}: **{mended} accepted**"
+        f"{plural(len(last), 'attempt')}, {plural(len(attempts), 'answer')}: **{mended} accepted**"
         f" ({_interval(mended, len(last))}); {solved} at the first answer, so repair gains {mended - solved}."
         f" {count(counts['prompt_tokens'])} tokens of prompts, {count(counts['answer_tokens'])} of answers.",
         "",
@@ -206,16 +201,15 @@ def report_text(records: Sequence[SynthesisAttempt], parameters: Mapping[str, ob
         "",
         *table(["step", "first answer", "interval", "last answer", "interval"], rows),
     ]
-    faults = Counter((record.failed, _short(record.error or "")) for record in last if record.failed is not None)
+    faults = Counter((one.failed, (one.error or "").partition("\n")[0]) for one in last if one.failed is not None)
     if faults:
-        cells_of = [[step or "", plain(error), str(number)] for (step, error), number in faults.most_common(_FAULTS)]
-        lines += ["The commonest faults of the last answers:", "", *table(["step", "error", "attempts"], cells_of, 2)]
+        rows = [[step or "", plain(_shorten(error)), str(of)] for (step, error), of in faults.most_common(_FAULTS)]
+        lines += ["The commonest faults of the last answers:", "", *table(["step", "error", "attempts"], rows, 2)]
     return "\n".join([*lines, f"`{json.dumps(dict(parameters), sort_keys=True, ensure_ascii=False)}`", ""])
 
 
-def _short(text: str) -> str:
-    first = text.splitlines()[0] if text else ""
-    return first if len(first) <= _CHARACTERS else f"{first[:_CHARACTERS]} …"
+def _shorten(text: str) -> str:
+    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]} …"
 
 
 def _interval(part: int, whole: int) -> str:
@@ -228,7 +222,7 @@ def _interval(part: int, whole: int) -> str:
 # -- verify ------------------------------------------------------------------------------------------------------------
 
 
-def derive(folder: Folder, made: Path) -> Json:
+def _derive(folder: Folder, made: Path) -> Json:
     """Write again what follows from the attempts; see `Derive`."""
     stored = {row.nn: row for row in FORMAT.rows(folder.path, Synthesized)}
     attempts = [
@@ -240,79 +234,37 @@ def derive(folder: Folder, made: Path) -> Json:
         )
         for attempt in FORMAT.rows(folder.path, SynthesisAttempt)
     ]
-    write_table(made / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in attempts))
     license_ = folder.manifest.details.get("license") or NOASSERTION
-    rows = [
+    networks = [
         make_row(attempt, row.block_code, row.graph, row.graph_widths, license_)
         for attempt in attempts
         if (row := stored.get(attempt.nn or "")) is not None
     ]
-    (made / NETS).mkdir()
-    for row in rows:
-        write_text(made / NETS / f"{row.nn}.py", row.nn_code)
-    write_tables(made / RECORDS, "train", Synthesized, (row.model_dump() for row in rows), len(rows))
-    write_text(made / "report.md", report_text(attempts, folder.manifest.parameters))
+    write_contents(made, attempts, networks, folder.manifest.parameters)
     return {"counts": {attempt.model: count_attempts(attempts) for attempt in attempts[:1]}}
 
 
-def check_synthesis(folder: Folder) -> list[Check]:
+def _check_outcomes(folder: Folder) -> list[Check]:
     """Check the outcome of each attempt, and each accepted network."""
-    attempts, rows = list(FORMAT.rows(folder.path, SynthesisAttempt)), list(FORMAT.rows(folder.path, Synthesized))
+    attempts, networks = list(FORMAT.rows(folder.path, SynthesisAttempt)), list(FORMAT.rows(folder.path, Synthesized))
     wrong = []
     for attempt in attempts:
-        where = f"attempt {attempt.attempt}, round {attempt.round} of {attempt.model}"
-        failed = attempt.failed
+        where, failed = f"attempt {attempt.attempt}, round {attempt.round} of {attempt.model}", attempt.failed
         passed = STEPS if failed is None else STEPS[: STEPS.index(failed)] if failed in STEPS else ()
         if attempt.passed != passed:
             wrong.append(f"{where}: passed {', '.join(attempt.passed) or 'nothing'}, failed {failed}")
         if (failed is None) != (attempt.nn is not None) or (failed is None) == (attempt.error is not None):
             wrong.append(f"{where}: is neither accepted with a name nor failed with an error")
-    faults = [f"{row.nn}: {fault}" for row in rows if (fault := check_contract(row.nn_code))]
-    if sorted(row.nn for row in rows) != sorted(attempt.nn for attempt in attempts if attempt.nn is not None):
+    faults = [f"{row.nn}: {fault}" for row in networks if (fault := check_contract(row.nn_code))]
+    if sorted(row.nn for row in networks) != sorted(attempt.nn for attempt in attempts if attempt.nn is not None):
         faults.append("the table of networks does not hold the accepted ones")
-    if len({row.graph for row in rows}) != len(rows):
+    if len({row.graph for row in networks}) != len(networks):
         faults.append("two networks compute the same")
-    networks = f"{len(rows):,} networks: names and contract; each passed all {len(STEPS)} steps"
+    text = f"{len(networks):,} networks: names and contract; each passed all {len(STEPS)} steps"
     return [
         check_faults("attempts", wrong, f"{len(attempts):,} answers, each with its outcome"),
-        check_faults("networks", faults, networks),
+        check_faults("networks", faults, text),
     ]
 
 
-def find(folder: Path, wanted: str) -> FoundItem:
-    """Find an accepted network by its name or id. Raises: UserError, with similar names, if there is none."""
-    rows = list(FORMAT.rows(folder, Synthesized))
-    for row in rows:
-        if wanted in (row.nn, row.id):
-            return _trace_network(folder, row)
-    raise missing_name(f"{wanted}: no network of {folder} has that name", wanted, [row.nn for row in rows])
-
-
-def find_code(folder: Path, sha256: str) -> FoundItem | None:
-    """Return the accepted network with this code; None if there is none."""
-    return next((_trace_network(folder, row) for row in FORMAT.rows(folder, Synthesized) if row.id == sha256), None)
-
-
-def _trace_network(folder: Path, row: Synthesized) -> FoundItem:
-    attempts = FORMAT.rows(folder, SynthesisAttempt)
-    attempt = next(record for record in attempts if record.nn == row.nn)
-    facts: Json = {
-        "id": row.id,
-        "model": row.model,
-        "attempt": f"{row.attempt}, round {row.round}, seed {attempt.seed}",
-        "goal": attempt.goal,
-        "spec": row.block,
-        "nearest": (json.loads(attempt.facts).get("nearest") or {}).get("name"),
-        "license": row.license,
-    }
-    links = (FolderLink("network", row.nn, facts),)
-    return FoundItem(links, (row.block_code,))
-
-
-def list_networks(folder: Path) -> Iterator[ListedItem]:
-    """Yield the accepted networks."""
-    for row in FORMAT.rows(folder, Synthesized):
-        yield ListedItem((row.nn, row.id), {"id": row.id, "model": row.model, "block": row.block})
-
-
-KINDS = (replace(FORMAT, derive=derive, laws=(check_synthesis,), items=list_networks, find=find, find_code=find_code),)
+KINDS = (replace(FORMAT, derive=_derive, laws=(_check_outcomes,)),)

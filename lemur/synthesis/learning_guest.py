@@ -6,45 +6,89 @@ of a network can forge how its scores follow them.
 """
 
 import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from lemur.synthesis.messages import BrokenNetwork, LearningTask, ScoreChange
 from lemur_core.graphs.trace import flatten_tensors
 from lemur_core.sandbox.net import NetError, construct, execute, seed_all, sizes, step, stub_weights
 
+#: Images, channels first, and classes for the checks of a network, as `prompt.txt` states them.
+IN_SHAPE, CLASSES = (3, 32, 32), 10
+
+_BATCH = 8
 _REPEATS = 2  # forward passes in train mode, since dropout is random
+
+
+@dataclass(frozen=True, slots=True)
+class LearningTask:
+    """Images to train a network on, and further ones whose labels stay with the caller.
+
+    Args:
+        name: the class in the network that has to learn.
+        seed: the seed of the network's initial values.
+        images: the training images, base64 of bytes: 0 is -3, and 255 is 3.
+        labels: the labels of the training images.
+        unseen: the further images, like `images`.
+        epochs: how often `learn` is called.
+    """
+
+    code: str
+    name: str
+    prm: Mapping[str, Any]
+    seed: int
+    images: str
+    labels: Sequence[int]
+    unseen: str
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreChange:
+    """How training changed the scores of the further images, a row for each: in train mode and in eval mode."""
+
+    train: tuple[tuple[float, ...], ...]
+    eval: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenNetwork:
+    """The step that a network fails, and why."""
+
+    step: Literal["runs", "learns"]
+    error: str
 
 
 def train_briefly(task: LearningTask) -> ScoreChange | BrokenNetwork:
     """Train a network for some batches. Raises: MemoryError and the like, which the sandbox reports."""
     torch.set_num_threads(1)
     stub_weights()
-    images, unseen = (_decode(text, task.shape) for text in (task.images, task.unseen))
+    images, unseen = (_decode(text) for text in (task.images, task.unseen))
     labels = torch.tensor(task.labels)
-    batches = list(zip(torch.split(images, task.batch), torch.split(labels, task.batch), strict=True))
+    batches = list(zip(torch.split(images, _BATCH), torch.split(labels, _BATCH), strict=True))
     running = True
     try:
         file, net = _build(task)
         if not _find_blocks(file, net, task.name):
             raise NetError("builds", f"no {task.name} is in it once it is constructed")
-        before = _score(net, unseen, task)
+        before = _score(net, unseen)
         running = False
         _check_gradients(task, batches[0][0])
         values = [own.detach().clone() for own in _trainable(file, net, task.name).values()]
         with step("train_setup_failed", "in train_setup(prm)"):
-            net.train_setup({**task.prm, "batch": task.batch})
+            net.train_setup({**task.prm, "batch": _BATCH})
         for _ in range(task.epochs):
-            with step("learn_failed", f"in learn(train_data), {len(batches)} batches of {task.batch}"):
+            with step("learn_failed", f"in learn(train_data), {len(batches)} batches of {_BATCH}"):
                 net.train()
                 net.learn(list(batches))
         pairs = zip(values, _trainable(file, net, task.name).values(), strict=True)
         if values and all(torch.equal(one, other.detach()) for one, other in pairs):
             raise NetError("learns", f"its training does not change any parameter of {task.name}")
-        after = _score(net, unseen, task)
+        after = _score(net, unseen)
     except NetError as error:
         if running:
             return BrokenNetwork("runs", error.detail)
@@ -58,7 +102,7 @@ def _build(task: LearningTask) -> tuple[ModuleType, Any]:
     """Return the file as a module, and the network."""
     seed_all(task.seed)
     file = execute(task.code)
-    return file, construct(file, (task.batch, *task.shape), (task.classes,), dict(task.prm))
+    return file, construct(file, (_BATCH, *IN_SHAPE), (CLASSES,), dict(task.prm))
 
 
 def _find_blocks(file: ModuleType, net: nn.Module, name: str) -> list[nn.Module]:
@@ -105,22 +149,22 @@ def _check_gradients(task: LearningTask, images: Tensor) -> None:
         raise NetError("gradients", f"none reaches the output of {task.name}")
 
 
-def _score(net: Any, images: Tensor, task: LearningTask) -> tuple[Tensor, Tensor]:
+def _score(net: Any, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the scores of images in train mode, as a mean, and in eval mode."""
     with step("forward_failed", f"input {sizes(images.shape)}"), torch.no_grad():
         net.train()
         runs = [net(images) for _ in range(_REPEATS)]
         runs.append(net.eval()(images))
     for scores in runs:
-        if not isinstance(scores, Tensor) or list(scores.shape) != [len(images), task.classes]:
+        if not isinstance(scores, Tensor) or list(scores.shape) != [len(images), CLASSES]:
             given = sizes(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-            wanted = f"where {len(images)}x{task.classes} is wanted"
+            wanted = f"where {len(images)}x{CLASSES} is wanted"
             raise NetError("wrong_output", f"gives {given} for {sizes(images.shape)}, {wanted}")
         if not bool(torch.isfinite(scores).all()):
             raise NetError("not_finite", "the output is not finite")
     return torch.stack(runs[:-1]).double().mean(0), runs[-1].double()
 
 
-def _decode(text: str, shape: Any) -> Tensor:
+def _decode(text: str) -> Tensor:
     pixels = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
-    return pixels.reshape(-1, *shape).float() / 255 * 6 - 3
+    return pixels.reshape(-1, *IN_SHAPE).float() / 255 * 6 - 3

@@ -19,10 +19,14 @@ Code is executed only in the sandbox. Code that exceeds a limit there is not ret
 """
 
 import ast
+import builtins
+import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -31,14 +35,14 @@ from curate.compute.graphs import NetworkTracer, build_payload
 from curate.compute.runs import BATCH, PRM, TASK_DATASETS
 from curate.model.features import code_features
 from curate.model.options import CurateOptions
+from curate.model.pretrained import find_pretrained
 from curate.published.novel import novel
 from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
 from extract.proofs.rebuild import REBUILD
 from extract.proofs.visit import TRACE
 from extract.specs.make import build_algorithm, graphs_in_spec
 from lemur.synthesis.confirm import CONFIRM, confirm
-from lemur.synthesis.policy import find_forbidden
-from lemur.synthesis.request import Attempt
+from lemur.synthesis.folder import STEPS, TASK
 from lemur_core.describe.facts import MOVES
 from lemur_core.files import Json
 from lemur_core.files.foreign import decode_python
@@ -54,20 +58,27 @@ from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from manifests.records import Spec
 from train.model.contract import check_contract
 
-STEPS = ("answer", "syntax", "policy", "closed", "contract", "runs", "used", "learns", "conforms", "novel")
-
-TASK = "img-classification"
-
 _PARAMETERS = 0.10  # maximum relative difference
 _MOTIFS = 0.5  # required share of the spec's motifs
+_OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 _ROUNDING = 1e-4  # of the largest value: the same computation, written otherwise
 _LAYOUT = MOVES - {"slice", "flip", "roll"}
 _ANOTHER = "; make another architecture"
-_OPERATIONS = 0.5  # the share of common operations, of all in both, that has to be exceeded
 
 _TRACE = replace(TRACE, retries=Retries.NONE, label="")
 _REBUILD = replace(REBUILD, label="")
 _PRM = PRM | {"transform": "norm_32", "batch": BATCH}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One request: the spec of the block, the arguments that it ran with, and the seed that is passed to the model."""
+
+    number: int
+    spec: Spec
+    arguments: Mapping[str, Any]
+    goal: str = ""
+    seed: int = 0
 
 
 @dataclass(slots=True)
@@ -83,7 +94,7 @@ class NetworkProposal:
     widths: str | None = None
 
     def fail(self, step: str, error: str, **more: Any) -> None:
-        """Record the failed step; the candidate takes no further steps."""
+        """Record the failed step; the network takes no further steps."""
         self.step, self.fault = step, {"step": step, "error": error, **more}
 
     @property
@@ -93,7 +104,7 @@ class NetworkProposal:
 
 
 class Prover:
-    """Runs many candidates at a time through the steps. A context manager; sandboxes start when needed.
+    """Runs many networks at a time through the steps. A context manager; sandboxes start when needed.
 
     Args: folders: snapshots and extractions that a network must differ from.
     """
@@ -112,104 +123,99 @@ class Prover:
         self._tracer.__exit__(*error)
         self._box.__exit__(*error)
 
-    def prove(self, candidates: Sequence[NetworkProposal]) -> None:
-        """Run all steps for candidates that passed `answer`; accepted ones count as known for later candidates.
+    def prove(self, networks: Sequence[NetworkProposal]) -> None:
+        """Run all steps for networks that passed `answer`; accepted ones count as known for later ones.
 
         Raises: UserError if no sandbox is available, or a folder is not comparable.
         """
-        for candidate in candidates:
-            if candidate.code is not None and candidate.step is None:
-                _check_statically(candidate)
+        for network in networks:
+            if network.step is None:
+                check_text(network)
         for step in (self._check_runs, self._check_learns, self.check_conformance, self._check_novelty):
-            step([candidate for candidate in candidates if candidate.step is None])
+            step([network for network in networks if network.step is None])
 
-    def _check_runs(self, candidates: Sequence[NetworkProposal]) -> None:
+    def _check_runs(self, networks: Sequence[NetworkProposal]) -> None:
         inputs = build_payload(TASK, TASK_DATASETS[TASK], PRM)
         assert not isinstance(inputs, str)
-        payloads = {number: inputs | {"code": candidate.code} for number, candidate in enumerate(candidates)}
+        payloads = {number: inputs | {"code": network.code} for number, network in enumerate(networks)}
         for number, traced in self._tracer.run(payloads, wider=False):
-            candidate = candidates[number]
+            network = networks[number]
             if traced.graph is None:
-                candidate.fail("runs", traced.error or "does not run")
+                network.fail("runs", traced.error or "does not run")
                 continue
-            candidate.graph, candidate.widths = traced.graph, traced.widths
-            name = candidate.attempt.block.spec.name
-            if name in traced.answer["dead_classes"]:
-                candidate.fail("used", f"nothing that {name} computes reaches the scores")
+            network.graph, network.widths = traced.graph, traced.widths
+            if (name := network.attempt.spec.name) in traced.answer["dead_classes"]:
+                network.fail("used", f"nothing that {name} computes reaches the scores")
 
-    def _check_learns(self, candidates: Sequence[NetworkProposal]) -> None:
-        networks = {
-            number: (candidate.code or "", candidate.attempt.block.spec.name)
-            for number, candidate in enumerate(candidates)
-            if candidate.step is None
-        }
-        for number, (step, why) in confirm(self._box, networks, _PRM).items():
-            candidates[number].fail(step, why)
+    def _check_learns(self, networks: Sequence[NetworkProposal]) -> None:
+        codes = {number: (network.code or "", network.attempt.spec.name) for number, network in enumerate(networks)}
+        for number, (step, why) in confirm(self._box, codes, _PRM).items():
+            networks[number].fail(step, why)
 
-    def check_conformance(self, candidates: Sequence[NetworkProposal]) -> None:
+    def check_conformance(self, networks: Sequence[NetworkProposal]) -> None:
         """Run the step `conforms` alone. Raises: UserError if no sandbox is available."""
-        requests = {
+        runs = {
             str(number): BlockRun(
-                item.code or "",
-                item.attempt.block.spec.name,
+                network.code or "",
+                network.attempt.spec.name,
                 (),
                 (),
-                cast(CallsToRun, item.attempt.block.arguments),
+                cast(CallsToRun, network.attempt.arguments),
                 (),
             )
-            for number, item in enumerate(candidates)
+            for number, network in enumerate(networks)
         }
-        results: dict[str, Json] = {}
         rebuilds: dict[str, SpecRebuild] = {}
-        for reply in _TRACE.run(self._box, requests):
+        found: dict[str, Json] = {}
+        for reply in _TRACE.run(self._box, runs):
             traced, error = (None, reply.ending()) if reply.answer is None else (reply.outcome.value, "")
             if isinstance(reply.answer, Failure):
                 traced, error = None, reply.answer.error
             assert isinstance(traced, dict | None)
-            spec = candidates[int(reply.key)].attempt.block.spec
-            results[reply.key] = found = conformance(spec, traced, error)
+            spec = networks[int(reply.key)].attempt.spec
+            found[reply.key] = facts = conformance(spec, traced, error)
             # Blocks without parameters: the outputs of a module that is written from the spec decide.
-            if spec.algorithm is not None and not spec.parameters and found["parameters"] == 0 and not found["same"]:
-                graphs, call = graphs_in_spec(spec.algorithm), asdict(requests[reply.key])
+            if spec.algorithm is not None and not spec.parameters and facts["parameters"] == 0 and not facts["same"]:
+                graphs, call = graphs_in_spec(spec.algorithm), asdict(runs[reply.key])
                 rebuilds[reply.key] = SpecRebuild(spec.name, "", graphs, call, _ROUNDING)
         for rebuilt in _REBUILD.run(self._box, rebuilds):
-            faults = results[rebuilt.key]["faults"]
+            faults = found[rebuilt.key]["faults"]
             if rebuilt.answer is not None and rebuilt.answer.proven:
                 faults.clear()
             elif rebuilt.answer is not None and rebuilt.answer.error.startswith("in eval mode") and not faults:
                 faults.append(f"computes something else: {rebuilt.answer.error}")
-        for number, item in enumerate(candidates):
-            found = results[str(number)]
-            item.facts["same"] = found["same"]
-            if found["faults"]:
-                item.fail("conforms", f"{item.attempt.block.spec.name}: {'; '.join(found['faults'])}")
+        for number, network in enumerate(networks):
+            facts = found[str(number)]
+            network.facts["same"] = facts["same"]
+            if facts["faults"]:
+                network.fail("conforms", f"{network.attempt.spec.name}: {'; '.join(facts['faults'])}")
 
-    def _check_novelty(self, candidates: Sequence[NetworkProposal]) -> None:
-        if candidates and self._folders:
-            codes = {str(number): candidate.code or "" for number, candidate in enumerate(candidates)}
+    def _check_novelty(self, networks: Sequence[NetworkProposal]) -> None:
+        if networks and self._folders:
+            codes = {str(number): network.code or "" for number, network in enumerate(networks)}
             report = novel(codes, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
-            for candidate, facts in zip(candidates, report.facts["files"], strict=True):
+            for network, facts in zip(networks, report.facts["files"], strict=True):
                 near = facts["nearest"][0] if facts["nearest"] else None
-                candidate.facts["nearest"] = near and {
+                network.facts["nearest"] = near and {
                     name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")
                 }
                 if facts["verdict"] == "known" and near is not None:
-                    candidate.fail("novel", f"known: {', '.join(near['known'])}: {near['name']}{_ANOTHER}")
-        for candidate in candidates:
+                    network.fail("novel", f"known: {', '.join(near['known'])}: {near['name']}{_ANOTHER}")
+        for network in networks:
             for other in self._kept:
-                if candidate.step is None and (alike := _find_likeness(candidate, other)):
-                    candidate.fail("novel", f"attempt {other.attempt.number} of this run: {alike}{_ANOTHER}")
-            if candidate.step is None:
-                self._kept.append(candidate)
+                if network.step is None and (alike := _find_likeness(network, other)):
+                    network.fail("novel", f"attempt {other.attempt.number} of this run: {alike}{_ANOTHER}")
+            if network.step is None:
+                self._kept.append(network)
 
 
-def _find_likeness(candidate: NetworkProposal, other: NetworkProposal) -> str:
+def _find_likeness(network: NetworkProposal, other: NetworkProposal) -> str:
     """Return what makes two networks duplicates of each other by curation's thresholds; empty if nothing does."""
-    if candidate.code == other.code:
+    if network.code == other.code:
         return "the same code"
-    if candidate.graph == other.graph:
+    if network.graph == other.graph:
         return "computes the same"
-    one, two = (code_features(each.code or "") for each in (candidate, other))
+    one, two = (code_features(each.code or "") for each in (network, other))
     assert not isinstance(one, str)
     assert not isinstance(two, str)
     options = CurateOptions()
@@ -218,40 +224,37 @@ def _find_likeness(candidate: NetworkProposal, other: NetworkProposal) -> str:
     return "near by structure" if jaccard(one.elements, two.elements) >= options.structural_threshold else ""
 
 
-def _check_statically(candidate: NetworkProposal) -> None:
-    """Run the steps that need no execution."""
+def check_text(network: NetworkProposal) -> None:
+    """Run the steps that need no execution, from `syntax` to `contract`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _check_text(candidate)
+            if fault := _find_fault(network.code or "", network.attempt.spec.name):
+                network.fail(*fault[:2], **fault[2])
     except SyntaxError as error:
-        candidate.fail("syntax", error.msg, line=error.lineno or 1)
-    except (ValueError, RecursionError, MemoryError) as error:
-        candidate.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
+        network.fail("syntax", error.msg, line=error.lineno or 1)
+    except (ValueError, RecursionError, MemoryError) as error:  # what is nested too deeply, and null bytes
+        network.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
 
 
-def _check_text(candidate: NetworkProposal) -> None:
-    """Check the text. Raises: SyntaxError, ValueError; RecursionError or MemoryError if it is nested too deeply."""
-    assert candidate.code is not None
-    text = decode_python(candidate.code)
+def _find_fault(code: str, name: str) -> tuple[str, str, Json] | None:
+    """Return the step that a text fails, and why. Args: name: of the requested block. Raises: as the parser does."""
+    text = decode_python(code)
     tree = ast.parse(text)
     # The parser alone accepts more: `return` outside of a function, for example.
     compile(text, "net.py", "exec", dont_inherit=True)
-    if isinstance(features := code_features(candidate.code), str):
+    if isinstance(features := code_features(code), str):
         raise ValueError(features)
-    if (refused := next(find_forbidden(tree, candidate.code), None)) is not None:
-        candidate.fail("policy", refused[1], line=refused[0])
-        return
+    if (refused := next(find_forbidden(tree, code), None)) is not None:
+        return "policy", refused[1], {"line": refused[0]}
     drop_unevaluated(tree)
     if undefined := find_undefined_names(tree):
-        candidate.fail("closed", "; ".join(undefined.values()))
-        return
-    if fault := check_contract(candidate.code):
-        candidate.fail("contract", fault)
-        return
-    name = candidate.attempt.block.spec.name
+        return "closed", "; ".join(undefined.values()), {}
+    if fault := check_contract(code):
+        return "contract", fault, {}
     if not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
-        candidate.fail("contract", f"the file defines no class {name}")
+        return "contract", f"the file defines no class {name}", {}
+    return None
 
 
 def conformance(spec: Spec, answer: Mapping[str, Any] | None, error: str) -> Json:
@@ -295,3 +298,189 @@ def _outputs(form: Graph) -> list[str]:
 def parameters_used(form: Graph) -> int:
     """Count the elements of the parameters that are used in the computation."""
     return sum(prod(map(int, node.outputs[0].shape)) for node in form.nodes if node.op == "parameter")
+
+
+# -- the policy: what the text of a network may import, name and reach; it is read, not run ----------------------------
+
+# A model that is optimized against the steps would learn to write networks that only claim to pass them: their code
+# would walk the frames of its process up to ours, and answer in our place. So of everything outside the file, only what
+# is listed here may be named, by whatever name it was imported, and no module is a value: there is no other way to what
+# it holds. What a value is, a text does not tell; of its attributes, those of Python and some others are refused. This
+# is a filter, not a security boundary: that is the sandbox, and `confirm` trusts no claim.
+
+#: Modules, and the names or patterns of what may be used of each. The first line is for all that compute with arrays.
+_TABLE = Path(__file__).with_name("allowed_names.txt").read_text(encoding="utf-8")
+_MODULES: dict[str, list[str]] = {}
+for _modules, _names in (_line.split(":") for _line in _TABLE.strip().replace("\n    ", " ").splitlines()):
+    for _module in _modules.split():
+        _MODULES.setdefault(_module, []).extend(_names.split())
+#: Of Python's functions and own names, those that a network may use; it may use all classes.
+_BUILTINS = re.compile(
+    "abs|all|any|ascii|bin|callable|chr|dir|divmod|format|hash|hex|id|input|isinstance|issubclass|iter|len|max|min|next"
+    "|oct|ord|pow|print|repr|round|sorted|sum|Ellipsis|NotImplemented"
+)
+_DUNDERS = re.compile(
+    "__(add|all|author|bool|call|class|constants|contains|delattr|delitem|doc|enter|eq|exit|float|floordiv|format|ge"
+    "|getitem|gt|hash|iadd|imul|init|int|isub|iter|le|len|lt|main|matmul|mod|module|mul|name|ne|neg|new|next|post_init"
+    "|pow|qualname|radd|repr|reversed|rmul|rsub|rtruediv|setattr|setitem|setstate|slots|str|sub|truediv|version)__"
+)
+#: Attributes of values that lead to frames, code, modules, files or raw memory, or compile.
+_NEVER_REACHED = re.compile(
+    r"(ag|cr|gi)_(await|code|frame|origin|yieldfrom)|tb_(frame|next)|obj|_module|_evaluate|_python_dispatch|ctypes|dump"
+    r"|(f|func)_(back|builtins|closure|code|dict|globals|locals|trace)|_(get|new|set|share|write)_\w*(cuda|fd|file)\w*"
+    r"|_new_shared|_make_\w*subclass|_reduce_ex_internal|_?data_ptr|share_memory_?|from_file|tofile|save|export_\w+"
+    r"|compile|multiprocessing_context|show|_ctx|_workers|_\w+_queues?|loads?|os|sys"
+)
+#: Methods of `nn.Module` by which the proofs read a network.
+_NEVER_CHANGED = frozenset(
+    f"{prefix}{name}" for name in ("parameters", "buffers", "modules", "children") for prefix in ("", "named_")
+) | {"state_dict", "load_state_dict", "get_submodule", "register_forward_hook"}
+#: Functions that are checked as what they look up.
+_BY_NAME = frozenset({"delattr", "dir", "getattr", "hasattr", "setattr"})
+
+
+def find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
+    """Yield the uses that are forbidden in a network: the line, and the reason as it is sent back to the model.
+
+    Args: tree: the file. code: its text.
+    """
+    for pretrained in find_pretrained(code):
+        yield pretrained.line, f"loads trained weights: {pretrained.text}"
+    nodes = list(ast.walk(tree))
+    reader = _Reader(pair for node in nodes for pair in _list_imports(node))
+    yield from sorted({(getattr(node, "lineno", 1), reason) for node in nodes for reason in reader.check(node)})
+
+
+class _Reader:
+    """Checks the nodes of one file, each by itself, after the nodes around it. Args: imports: names and meanings."""
+
+    def __init__(self, imports: Iterable[tuple[str, str]]) -> None:
+        self._meanings = dict(sorted(imports, key=lambda pair: pair[1] in _MODULES))  # the last one stays, a module
+        self._owners: set[ast.AST] = set()  # of attributes
+        self._written_out: set[ast.AST] = set()  # calls of `getattr` and the like, by their functions
+
+    def check(self, node: ast.AST) -> Iterator[str]:
+        """Yield the reasons against a node, without those against its parts."""
+        for name, meaning in (*_list_imports(node), (_find_bound(node), "")):
+            yield from _check_dunder(name)
+            known = self._meanings.get(name)
+            if name in _BY_NAME or (known in _MODULES and meaning != known):
+                yield f"gives the name {name} to something else; rename it"
+        attribute = _as_attribute(node)
+        if isinstance(attribute, ast.Attribute):
+            self._owners.add(attribute.value)
+            self._written_out |= {node.func} if isinstance(node, ast.Call) else set()
+            yield from self._check_attribute(attribute)
+        if (module := self._find_module(node)) and node not in self._owners:
+            yield f"uses the module {module} as a value; write out what is needed of it"
+        match node:
+            case ast.Import(names=names):
+                yield from (fault for each in names for fault in _check_import(each.name))
+            case ast.ImportFrom(names=names):
+                module = "." * node.level + (node.module or "")
+                yield from (fault for each in names for fault in _check_import(module, each.name))
+            case ast.Name(id=name, ctx=ast.Load()) if node not in self._written_out:
+                yield from _check_dunder(name)
+                if name in _BY_NAME:
+                    yield f"uses {name} with a name that is not written out; write it out, or use a dict or ModuleList"
+                elif not isinstance(getattr(builtins, name, ""), type | str) and not _BUILTINS.fullmatch(name):
+                    yield f"calls {name}"
+            case ast.keyword(arg=str(name)):
+                yield from _check_dunder(name)
+            case ast.MatchClass():
+                yield "matches a class pattern, which reads attributes; use isinstance and write them out"
+            case ast.Call(func=ast.Name(id="input")):
+                yield "calls input"
+            case ast.Call(func=ast.Name(id="type")) if len(node.args) != 1 or node.keywords:
+                yield "makes a class by calling type; write a class statement"
+            case ast.ClassDef():
+                inside = list(_walk_class(node))
+                if any(map(_list_imports, inside)):
+                    yield "imports in the body of a class; import at the top of the file"
+                for name in {_find_bound(each) for each in inside} & _NEVER_CHANGED:
+                    yield f"defines {name}, by which the network is checked"
+
+    def _check_attribute(self, node: ast.Attribute) -> Iterator[str]:
+        name, module = node.attr, self._find_module(node.value)
+        yield from _check_dunder(name)
+        if module and name != "__name__" and not _is_listed(module, name):
+            yield f"reaches {module}.{name}; of {module.partition('.')[0]}, only what networks are made of"
+        elif _NEVER_REACHED.fullmatch(name):
+            yield f"reaches {name}; frames, code, files, memory, and what compiles or evaluates are not for networks"
+        if name in ("format", "format_map"):
+            text = getattr(node.value, "value", None)
+            if not isinstance(text, str) or re.search(r"[.\[]\w*_", text):
+                yield "formats a text that is not written out, or hidden attributes; use an f-string"
+        if not isinstance(node.ctx, ast.Load):
+            text = ast.unparse(node)
+            if name in _NEVER_CHANGED:
+                yield f"changes {text}, by which the network is checked"
+            elif text.partition(".")[0] in self._meanings and not (module or "").startswith("torch.backends."):
+                yield f"changes {text}; leave libraries as they are"
+
+    def _find_module(self, node: ast.AST) -> str:
+        """Return the module that an expression means, if any."""
+        names: list[str] = []
+        while isinstance(node := _as_attribute(node), ast.Attribute):
+            names.insert(0, node.attr)
+            node = node.value
+        meaning = ".".join([self._meanings.get(node.id, ""), *names]) if isinstance(node, ast.Name) else ""
+        return meaning if meaning in _MODULES else ""
+
+
+def _check_import(module: str, name: str = "") -> Iterator[str]:
+    """Yield why a module, or a name of one, may not be imported."""
+    whole = f"{module}.{name}".rstrip(".")
+    if module.partition(".")[0] not in _MODULES:
+        yield f"imports {module}; only the standard library without files, torch, torchvision, numpy"
+    elif name == "*":
+        yield "imports everything of a module; name what is used"
+    elif whole not in _MODULES and not _is_listed(*whole.rpartition(".")[::2]):
+        yield f"imports {whole}; of {whole.partition('.')[0]}, only what networks are made of"
+
+
+@cache
+def _is_listed(module: str, name: str) -> bool:
+    return f"{module}.{name}" in _MODULES or any(fnmatchcase(name, each) for each in _MODULES.get(module, ()))
+
+
+def _check_dunder(name: str | None) -> Iterator[str]:
+    if name and name.startswith("__") and name.endswith("__") and not _DUNDERS.fullmatch(name):
+        yield f"uses {name}; of Python's own names only common ones may be used, such as __init__ and __name__"
+
+
+def _as_attribute(node: ast.AST) -> ast.AST:
+    """Return the attribute that `getattr` and the like look up by a name that is written out; any other node itself."""
+    match node:
+        case ast.Call(func=ast.Name(id=how), args=[owner, ast.Constant(value=str(name)), *_]) if how in _BY_NAME:
+            return ast.Attribute(owner, name, ast.Load() if how in ("getattr", "hasattr") else ast.Store())
+        case ast.Call(func=ast.Name(id="dir"), args=[owner]):
+            return ast.Attribute(owner, "__name__", ast.Load())  # it returns names alone, too
+    return node
+
+
+def _list_imports(node: ast.AST) -> list[tuple[str, str]]:
+    """Return the names that an import binds, each with its meaning."""
+    if isinstance(node, ast.Import):
+        names = [(each.asname, each.name) for each in node.names]
+        return [(asname, name) if asname else (name.partition(".")[0],) * 2 for asname, name in names]
+    if isinstance(node, ast.ImportFrom):
+        return [(each.asname or each.name, f"{node.module}.{each.name}") for each in node.names]
+    return []
+
+
+def _find_bound(node: ast.AST) -> str:
+    """Return the name that a node binds, if it is no import."""
+    if isinstance(node, ast.Name):
+        return "" if isinstance(node.ctx, ast.Load) else node.id
+    found = [getattr(node, field, None) for field in ("name", "arg", "rest") if not isinstance(node, ast.keyword)]
+    return next((name for name in found if isinstance(name, str) and not isinstance(node, ast.alias)), "")
+
+
+def _walk_class(node: ast.ClassDef) -> Iterator[ast.AST]:
+    """Yield what stands in the body of a class, not in its functions."""
+    waiting: list[ast.AST] = [*node.body]
+    while waiting:
+        yield (part := waiting.pop())
+        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            waiting += ast.iter_child_nodes(part)

@@ -20,7 +20,17 @@ from typer.testing import CliRunner
 
 from lemur.cli import app
 from lemur.experts import injection
-from lemur.experts.facts import ARMS, FRAMES, GENERAL, NAMES, Training, load_settings, read_facts, wordings
+from lemur.experts.facts import (
+    ARMS,
+    FRAMES,
+    GENERAL,
+    NAMES,
+    Training,
+    load_settings,
+    read_facts,
+    read_questions,
+    wordings,
+)
 from lemur.experts.injection import (
     MARK,
     Codebook,
@@ -154,6 +164,13 @@ def test_settings_that_are_refused(tmp_path: Path, text: str, message: str) -> N
         load_settings(tmp_path / "wrong.toml")
 
 
+def test_questions_are_texts(tmp_path: Path) -> None:
+    for text in ("", "[]", "{}", '{"question": 5}', '{"question": "q ?"}\n{"question": " "}', "{"):
+        (tmp_path / "rows.jsonl").write_text(text)
+        with pytest.raises(UserError, match=r"rows\.jsonl: "):
+            read_questions(tmp_path / "rows.jsonl")
+
+
 POINTS = st.integers(0, 2**31 - 1).map(lambda seed: torch.randn(40, 6, generator=torch.Generator().manual_seed(seed)))
 
 
@@ -234,10 +251,10 @@ def test_what_is_injected_stands_at_the_mark() -> None:
 def test_losses_and_answers_are_those_of_each_row_alone(frozen: bool) -> None:
     """Beside transformers' own, one row at a time, without padding and without a common start that is read once."""
     frame = Frame([("lines of a B ?", "a B lines 12", "12"), ("weights of c D ?", "c D parameters 70", "70")])
-    language = tiny([frame.plain("lines of e F ?")] * 9, width=32, layers=2)
+    language = tiny([frame.prompt("lines of e F ?")] * 9, width=32, layers=2)
     vectors = torch.randn(3, 1, 32, requires_grad=True)
-    prompts, answers = map(frame.with_answer, ("lines of e F ?", "weights of B ?", "the size")), ["3", "1", "58"]
-    inputs = language.embed_injected(list(prompts), vectors)
+    asked, answers = ("lines of e F ?", "weights of B ?", "the size"), ["3", "1", "58"]
+    inputs = language.embed_injected([frame.prompt(text, MARK) for text in asked], vectors)
     assert count_common(inputs) > 30
     assert count_common(inputs[:1]) == count_common([row[-9:] for row in inputs]) == 0
     if frozen:

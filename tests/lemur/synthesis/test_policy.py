@@ -2,20 +2,14 @@
 
 import ast
 import importlib
-import json
 import types
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from lemur.synthesis import policy
-from lemur.synthesis.policy import find_forbidden
-from tests.builders import synthesis
-from tests.builders.commands import run_lemur
-from tests.builders.model_server import serving
+from lemur.synthesis import steps as policy
+from lemur.synthesis.steps import find_forbidden
 from tests.builders.suites import table
 
 HEAD = "import torch\nimport numpy as np\nfrom torch import nn\n"
@@ -36,29 +30,6 @@ def test_what_is_refused(text: str, line: int, reason: str) -> None:
 @table(__file__, "policy.md", "What is accepted", globals())
 def test_what_is_accepted(text: str) -> None:
     assert read(text) == []
-
-
-def test_a_shell_behind_a_condition_is_refused_by_the_command(
-    library: Path, tmp_path: Path, curator_cache: Path
-) -> None:
-    """Code that would run where there is a GPU passes all that runs here; the text is read before."""
-    shell = 'if torch.cuda.is_available():\n            collect.run("touch PWNED")\n        '
-    head = "import torch\nimport torch.utils.collect_env as collect\nfrom torch import nn\n\n\n"
-
-    def script(request: dict[str, Any], number: int) -> str:
-        name = "ResidualPair" if "ResidualPair" in json.dumps(request["messages"]) else "SqueezeGate"
-        code = synthesis.network(name, head=head).replace("self.device = device", f"{shell}self.device = device")
-        return f"```python\n{code}```"
-
-    with serving(script) as server:
-        options = ("--model", "scripted", "--base-url", server.url, "--n", 1, "--jobs", 1)
-        done = run_lemur("synthesize", "--in", library, "--out", "out", *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    row, _ = pq.read_table(tmp_path / "out" / "attempts.parquet").to_pylist()
-    assert "touch PWNED" in row["code"]
-    told = "line 2: imports torch.utils.collect_env; of torch, only what networks are made of"
-    assert (row["failed"], row["error"]) == ("policy", told)
-    assert not list(tmp_path.rglob("PWNED"))
 
 
 def load(name: str) -> Any:

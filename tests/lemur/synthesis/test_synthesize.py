@@ -1,16 +1,11 @@
 """The command on a real library and a scripted model: what is accepted, what is not and why, and what is made of it."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
-import threading
-import time
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,17 +16,15 @@ import pytest
 
 from curate.compute import graphs
 from lemur.folders import show, verify_folder
+from lemur.synthesis import AttemptOptions, Service
+from lemur.synthesis.folder import STEPS
 from lemur.synthesis.loop import run_synthesis
-from lemur.synthesis.options import AttemptOptions, Service
-from lemur.synthesis.steps import STEPS
 from lemur_core.sandbox import Limits
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.folders.tables import write_table
 from manifests.records import Record, SynthesisAttempt, Synthesized, arrow_schema
 from tests.builders import model_server, synthesis
-from tests.builders.commands import LEMUR
 from tests.builders.commands import run_lemur as lemur
-from tests.builders.suites import table
 
 HERE = Path(__file__).parent
 
@@ -168,7 +161,7 @@ def tried(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 
         def run(out: Path) -> Any:
             service = Service(server.url, retries=0)
-            return run_synthesis(blocks, "scripted", out, AttemptOptions(N), service, license_="MIT", jobs=1)
+            return run_synthesis(blocks, "scripted", out, AttemptOptions(N, license="MIT", jobs=1), service)
 
         counts = run(place / "out")
         rows = pq.read_table(place / "out" / "attempts.parquet").to_pylist()
@@ -279,71 +272,38 @@ def test_facts_are_data_and_no_text_of_a_repository_is_among_them(tried: SimpleN
     assert named > 3
 
 
-def retold(folder: Path, **changes: Any) -> Path:
-    """A folder whose manifest states what now lies in it."""
-    manifest = read_manifest(folder)
-    rows = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
-    (folder / "manifest.json").unlink()
-    write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, rows), **changes}))
-    return folder
-
-
 def failed_checks(folder: Path) -> dict[str, str]:
     return {check.name: check.detail for check in verify_folder(folder) if not check.ok}
 
 
-def with_changes(folder: Path, table: type[Record], how: Callable[[list[dict[str, Any]]], object]) -> Path:
-    """The folder with other facts in one of its tables."""
-    (path,) = (
-        [folder / "attempts.parquet"] if table is SynthesisAttempt else (folder / "data/records").glob("*.parquet")
-    )
-    rows = pq.read_table(path).to_pylist()
-    how(rows)
-    write_table(path, arrow_schema(table), iter(rows))
-    return retold(folder)
-
-
-def accepted_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return next(row for row in rows if row["failed"] is None)
-
-
-def net_of(folder: Path) -> Path:
-    return min((folder / "nets").iterdir())
-
-
-#: What is changed in a folder.
-HARMED: dict[str, Callable[[Path], object]] = {
-    "file": lambda folder: net_of(folder).write_text("x = 1\n"),
-    "another file": lambda folder: (net_of(folder).write_text("x = 1\n"), retold(folder)),
-    "table": lambda folder: ((folder / "attempts.parquet").write_bytes(b"no table"), retold(folder)),
-    "counts": lambda folder: retold(folder, counts={"scripted": {"attempts": N, "answers": 0, "accepted": N}}),
-    "report": lambda folder: (
-        (folder / "report.md").write_text((folder / "report.md").read_text().replace("gains 1.", "gains 2.")),
-        retold(folder),
-    ),
-    **{
-        f"attempt {name}": lambda folder, name=name, value=value: with_changes(
-            folder, SynthesisAttempt, lambda rows: accepted_row(rows).update({name: value})
-        )
-        for name, value in {"passed": ["answer"], "code": "x = 1\n", "error": "but"}.items()
-    },
-    **{
-        name: lambda folder, name=name, value=value: with_changes(
-            folder, Synthesized, lambda rows: rows[0].update({name: value or rows[-1][name]})
-        )
-        for name, value in {"nn": "syn-0", "id": "0" * 64, "nn_code": "x = 1\n", "graph": None}.items()
-    },
-}
-
-
-@table(__file__, "synthesize.md", "What verify finds", globals())
-def test_what_verify_finds(tried: SimpleNamespace, tmp_path: Path, how: str, check: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "change", "check", "said"),
+    [
+        (
+            SynthesisAttempt,
+            {"passed": ["answer"]},
+            "attempts",
+            "attempt 0, round 0 of scripted: passed answer, failed None",
+        ),
+        (SynthesisAttempt, {"error": "but"}, "attempts", "is neither accepted with a name nor failed with an error"),
+        (Synthesized, {"nn": "syn-0"}, "networks", "the table of networks does not hold the accepted ones"),
+        (Synthesized, {"graph": None}, "networks", "two networks compute the same"),
+    ],
+)
+def test_what_no_writer_would_write_is_found(
+    tried: SimpleNamespace, tmp_path: Path, kind: type[Record], change: dict[str, Any], check: str, said: str
+) -> None:
+    """Beside what `tests/lemur/test_changed.py` changes: all that follows from the attempts."""
     folder = Path(shutil.copytree(tried.out, tmp_path / "out"))
     assert failed_checks(folder) == {}
-    HARMED[how](folder)
-    found = failed_checks(folder)
-    assert check in found, found
-    assert said in found[check]
+    (path,) = folder.glob("attempts.parquet" if kind is SynthesisAttempt else "data/records/*.parquet")
+    rows = pq.read_table(path).to_pylist()
+    rows[0] |= {name: value or rows[-1][name] for name, value in change.items()}
+    write_table(path, arrow_schema(kind), iter(rows))
+    manifest = read_manifest(folder)
+    outputs = list_outputs(folder, {item.path: item.rows for item in manifest.outputs if item.rows is not None})
+    write_manifest(folder, manifest.model_copy(update={"outputs": outputs}))
+    assert said in failed_checks(folder)[check]
 
 
 def test_a_network_is_followed_to_the_lines_of_its_block(tried: SimpleNamespace, blocks: Path) -> None:
@@ -351,8 +311,8 @@ def test_a_network_is_followed_to_the_lines_of_its_block(tried: SimpleNamespace,
     links = show(row["nn"], [tried.out, blocks]).links
     assert [link.what for link in links if link.depth == 0] == ["network", "manifest"]
     network = links[0]
-    assert (network.name, network.facts["spec"]) == (row["nn"], "alpha::blocks.SqueezeGate")
-    assert network.facts["attempt"] == "5, round 0, seed 5"
+    assert (network.name, network.facts["block"]) == (row["nn"], "alpha::blocks.SqueezeGate")
+    assert (network.facts["attempt"], network.facts["round"]) == (5, 0)
     (source,) = [link for link in links if link.what == "source"]
     first, last = map(int, str(source.facts["lines"]).split("-"))
     lines = (blocks.parent / "alpha" / "blocks.py").read_text(encoding="utf-8").splitlines()[first - 1 : last]
@@ -388,54 +348,3 @@ def test_the_same_again_asks_and_runs_nothing(tried: SimpleNamespace, monkeypatc
     assert asked == [16]  # which has no answer
     for name in ("attempts.parquet", "report.md", "data/records/train-00000-of-00001.parquet"):
         assert (out / name).read_bytes() == (tried.out / name).read_bytes()
-
-
-@pytest.fixture
-def stuck() -> Iterator[SimpleNamespace]:
-    """A model that writes no Python, and is stuck from the sixth request on until it is `released`."""
-    released = threading.Event()
-
-    def script(request: dict[str, Any], number: int) -> str:
-        if number >= 5:
-            released.wait(300)
-        return f"```python\ndef ({request['seed']}\n```"
-
-    with model_server.serving(script) as server:
-        yield SimpleNamespace(server=server, release=released.set)
-        released.set()
-
-
-def started(blocks: Path, url: str, cwd: Path, cache: Path) -> subprocess.Popen[str]:
-    command = [LEMUR, "synthesize", "--in", blocks, "--out", "out", "--model", "m", "--base-url", url, "--n", "12"]
-    environment = {**os.environ, "LEMUR_CURATOR_CACHE": str(cache)}
-    return subprocess.Popen(list(map(str, command)), cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True)
-
-
-def until_stuck(stuck: SimpleNamespace, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 300
-    while len(stuck.server.requests) < 9:
-        assert time.monotonic() < end
-        assert process.poll() is None
-        time.sleep(0.1)
-    time.sleep(2)  # what was answered is kept
-
-
-def test_a_run_that_is_killed_goes_on(blocks: Path, tmp_path: Path, stuck: SimpleNamespace) -> None:
-    (tmp_path / "killed").mkdir()
-    (tmp_path / "whole").mkdir()
-    with started(blocks, stuck.server.url, tmp_path / "killed", tmp_path / "cache") as process:
-        until_stuck(stuck, process)
-        process.send_signal(signal.SIGKILL)
-    assert not any((tmp_path / "killed").iterdir())
-    answered, waited = stuck.server.requests[:5], len(stuck.server.requests)
-    assert waited == 5 + 4  # as many as may be under way
-    stuck.release()
-    for place, cache in (("killed", "cache"), ("whole", "another")):
-        with started(blocks, stuck.server.url, tmp_path / place, tmp_path / cache) as process:
-            assert process.wait(600) == 0
-    again = stuck.server.requests[waited : waited + 24 - 5]
-    assert not [request for request in again if request in answered]
-    assert len({json.dumps(request) for request in answered + again}) == 24
-    assert len(stuck.server.requests) == waited + 19 + 24
-    first, second = (tmp_path / place / "out" / "attempts.parquet" for place in ("killed", "whole"))
-    assert first.read_bytes() == second.read_bytes()

@@ -1,0 +1,14 @@
+"""The options of many commands, which mean the same in each."""
+
+from typing import Annotated
+
+import typer
+
+JobsOption = Annotated[
+    int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes (default: CPU count).")
+]
+UnsafeOption = Annotated[
+    bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox: only code that you trust.")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
