@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import CachedEmitter, Emitted, Unresolved
-from extract.extras import choose_form, emit_with_extras, find_lacking_extras
 from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.runtime import releases_of
@@ -28,8 +27,7 @@ from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.symbols import Reason
 from extract.sources import PackageSource, SourceFile, name_apart, open_available, open_source
-from extract.stages import STAGES, PendingBlock, StageContext
-from extract.stored import derive_key, recall_results, remember_results
+from extract.stages import STAGES, PendingBlock, StageContext, choose_form, emit_with_extras, find_lacking_extras
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import plural
@@ -315,15 +313,8 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
         cannot be reached.
     """
     with open_extractor(options) as extractor:
-        facts = extractor.facts
-        key = derive_key(facts)
-        results = None if options.retry_failed else recall_results(key, facts, extractor.index)
-        if results is None:
-            results = _extract_all(extractor)
-            remember_results(key, facts, results, extractor.index)
-        else:
-            note(f"results: {plural(len(results), 'class', 'classes')} of an equal run, from the cache")
-        return write_extraction(out, results, facts, extractor.watch, force=force)
+        results = _extract_all(extractor)
+        return write_extraction(out, results, extractor.facts, extractor.watch, force=force)
 
 
 def _extract_all(extractor: BlockExtractor) -> list[Result]:

@@ -39,8 +39,8 @@ from manifests.records import Block
 
 #: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=240, memory_bytes=8 * 2**30)
-IMPORT = SandboxStage[str]("extract.migrate_guest:import_package", str, LIMITS)
-SIGN = SandboxStage[Signed | Failure]("extract.migrate_guest:sign_in_place", Signed | Failure, LIMITS)
+IMPORT = SandboxStage[str]("extract.folder.calls_guest:import_package", str, LIMITS)
+SIGN = SandboxStage[Signed | Failure]("extract.folder.calls_guest:sign_in_place", Signed | Failure, LIMITS)
 
 _INIT = "__init__.py"
 _MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")  # of the folder of a project
@@ -60,7 +60,7 @@ def migrate(
     Returns: what was written, the call to use it by, and what was proven, as JSON values.
     Raises: UserError if the block, the license, the place or the proof does not allow it; then nothing is written.
     """
-    row = find_block(folder, block).row
+    row = find_block(folder, block)
     form = choose_form(folder, row, lean=not full)
     root, target = find_project(into), into.resolve()
     check_plain(target)

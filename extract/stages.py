@@ -5,6 +5,7 @@ content, and records the outcome with the block. `PendingBlock.result` makes the
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,13 +19,13 @@ from packaging.utils import canonicalize_name
 
 from extract.arguments.hints import HintFinder
 from extract.arguments.messages import NAME, CompanionCode
-from extract.emit.emit import Emitted
+from extract.emit.emit import Emitted, Emitter
 from extract.minimize.stage import MinimizedFile, minimize_all
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.equivalence import BlockWithOriginal, EquivalenceResult, compare_all
 from extract.proofs.rebuild import REBUILD, count_rebuilt, is_sampled, make_request, rebuild_all
-from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
+from extract.proofs.runtime import PROVIDED, BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
 from extract.proofs.validate import (
     EXECUTE,
@@ -45,7 +46,7 @@ from extract.recording.source import (
     record_sources,
 )
 from extract.resolve.discover import TargetClass
-from extract.resolve.distributions import list_distributions, make_guess
+from extract.resolve.distributions import list_distributions, make_guess, parse_requirements
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
@@ -59,7 +60,7 @@ from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import META_PRELOAD
 from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.stage import SandboxOptions, SandboxStage
-from manifests.records import Block, Level
+from manifests.records import LEVELS, Block, Level
 
 _MAX_REASON = 120  # characters of the reason why a block was not compared
 T = TypeVar("T")
@@ -222,11 +223,10 @@ class StageContext:
     def open_originals(self, blocks: Mapping[str, PendingBlock]) -> None:
         """Provide the folders from which the originals of these blocks can be imported."""
         sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
-        self.originals = {name: original_folders(source, self.facts.unreached) for name, source in sources.items()}
+        self.originals = {name: original_folders(source) for name, source in sources.items()}
         recorded = {block.target.module.source.name for block in blocks.values() if is_recorded(block.target)}
         fetched = {
-            name: fetch_tests(sources[name], self.originals[name], self.facts.unreached, self.facts.notes.append)
-            for name in sorted(recorded)
+            name: fetch_tests(sources[name], self.originals[name], self.facts.notes.append) for name in sorted(recorded)
         }
         self.tests = {name: folder for name, folder in fetched.items() if folder is not None}
 
@@ -235,7 +235,7 @@ class StageContext:
         top = package.partition(".")[0]
         named = {item.name.partition("@")[0].replace("-", "_"): item for item in self.facts.sources}
         other = named.get(top, source)
-        return extra_folders(source, package) if other is source else original_folders(other, self.facts.unreached)
+        return extra_folders(source, package) if other is source else original_folders(other)
 
     def hints(self, target: TargetClass) -> Mapping[str, Any]:
         """Return how the corpus constructs and calls a class, as JSON values."""
@@ -305,7 +305,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     names = {source.name.partition("@")[0] for source in facts.sources}
     packages = {package for source in facts.sources for package in context.library.list_packages(source)}
     own = names.union(*map(list_distributions, packages))
-    context.runtime = runtime_for(context.requires, sorted(own), context.packages, facts.unreached)
+    context.runtime = runtime_for(context.requires, sorted(own), context.packages)
     running = at_least(options.level, "forward")
     if running:
         context.open_originals(ready)
@@ -508,3 +508,62 @@ def _track(label: str, total: int, items: Iterable[T]) -> Iterator[T]:
         for item in items:
             yield item
             advance(1)
+
+
+# --- packages of extras, which a class says it lacks: `No module named ...`, `pip install vis[image]` -----------------
+
+
+_EXTRA = re.compile(r"extra == \"([^\"]+)\"")
+Extras = Mapping[str, Sequence[str]]  # requirements by the name of the extra
+
+
+def find_lacking_extras(block: PendingBlock) -> Extras:
+    """Return the extras that the error of a block asks for, each with the requirements that it names."""
+    source, error = block.target.module.source, block.verdict.error
+    if block.emitted is None or block.verdict.kind is None or error is None:
+        return {}
+    named = {canonicalize_name(text) for word in re.findall(r"\w+", error) for text in list_distributions(word)}
+    named -= {*PROVIDED, *(canonicalize_name(Requirement(text).name) for text in block.emitted.requires)}
+    extras: dict[str, list[str]] = {}
+    for item in parse_requirements(source.requires):
+        for name in _EXTRA.findall(str(item.marker or "")):
+            if f"[{name}]" in error or canonicalize_name(item.name) in named:
+                extras.setdefault(name, []).append(f"{item.name}{item.specifier}")
+    return extras
+
+
+def emit_with_extras(
+    blocks: Sequence[PendingBlock], lacking: Mapping[str, Extras], library: CorpusIndex, index: FactsIndex
+) -> dict[str, PendingBlock]:
+    """Return blocks, by id, as if their sources required the extras that they lack."""
+    needs: dict[str, list[str]] = {}
+    for block in blocks:
+        texts = [text for texts in lacking[block.target.block].values() for text in texts]
+        needs.setdefault(block.target.module.source.name, []).extend(texts)
+    sources = [
+        replace(source, requires=tuple(dict.fromkeys([*source.requires, *needs.get(source.name, ())])))
+        for source in library.sources
+    ]
+    extended = CorpusIndex(
+        sources,
+        library.load,
+        distributions=library.distributions,
+        load_outline=library.load_outline,
+        extras=tuple(sorted({text for texts in needs.values() for text in texts})),
+    )
+    emitter = Emitter(extended, index)
+    emitted = {}
+    for block in blocks:
+        module = extended.by_path[block.target.module.source.name, block.target.module.file.path]
+        outcome = emitter.emit(replace(block.target, module=module))
+        if isinstance(outcome, Emitted):
+            emitted[block.target.block] = PendingBlock(outcome.target, outcome, BlockVerdict("emitted"))
+    return emitted
+
+
+def choose_form(block: PendingBlock, extras: Extras, other: PendingBlock | None) -> PendingBlock:
+    """Return the form with the extras if it gets as far with them, else the block, with the extra as what it lacks."""
+    if other is not None and LEVELS.index(other.verdict.level) >= LEVELS.index(block.verdict.level):
+        return other
+    block.verdict = replace(block.verdict, kind=f"missing_extra: {', '.join(extras)}")
+    return block

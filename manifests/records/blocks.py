@@ -7,7 +7,7 @@ from pydantic import Field
 
 from lemur_core.files import Json
 from manifests.records import common
-from manifests.records.base import Line, Record, Sha256, Split
+from manifests.records.common import Line, Record, Sha256, Split
 
 
 class Block(Record):

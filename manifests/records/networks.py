@@ -7,9 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from manifests.options import Level as Level
 from manifests.records import common
-from manifests.records.base import Agreement, Behavior, Line, Ratio, Record, Sha256, Split, Stage
+from manifests.records.common import Agreement, Behavior, Line, Ratio, Record, Sha256, Split, Stage
 
 
 class LemurRecord(Record):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from extract.kinds import verify
+from extract.folder.verify import verify
 from extract.minimize.stage import MinimizedFile
 from extract.model.results import Result, code_columns
 from extract.specs.printed import print_call

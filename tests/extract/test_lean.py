@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from extract.arguments.messages import list_sizes
 from extract.emit.emit import Emitted
-from extract.kinds import verify
+from extract.folder.verify import verify
 from extract.minimize.stage import MinimizedFile, list_requirements, minimize_all
 from extract.model.blocks import load_block
 from extract.model.results import Result

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from extract.kinds import verify
+from extract.folder.verify import verify
 from extract.model.blocks import read_blocks
 from extract.model.results import Result, code_columns
 from extract.proofs.equivalence import BlockWithOriginal

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.folder.verify import import_faults
-from extract.kinds import verify
+from extract.folder.verify import import_faults, verify
 from extract.model.results import code_columns
 from extract.specs.make import write_specs
 from lemur_core.files.atomic import sha256_file
