@@ -8,12 +8,13 @@ The header that extraction writes above a block does not count as source: it nam
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from extract.arguments.messages import MOST_CHARACTERS, CallTexts, join_arguments
 from extract.specs.algorithm import build_algorithm, read_graph
 from extract.specs.behavior import Behavior, infer_behavior, list_kinds, neutralize_case, summarize
 from extract.specs.notation import format_expression
@@ -25,6 +26,7 @@ from lemur_core.files.progress import progress
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.serialization import load_graphs
 from lemur_core.similarity.tokens import split_tokens
+from lemur_core.source.text import parse_expression
 from manifests.folders.kinds import EXTRACTION
 from manifests.provenance import SPECS
 from manifests.records import Block, Observed, Spec, SpecArgument, SpecArguments
@@ -171,11 +173,23 @@ def design_facts(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class StatedArguments:
-    """Arguments as Python expressions."""
+class WorkingCall:
+    """The arguments of one call, as Python expressions."""
 
-    args: tuple[str, ...] = ()
-    kwargs: Mapping[str, str] = field(default_factory=dict)
+    args: Sequence[str]
+    kwargs: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless each argument is an expression, and each keyword an identifier."""
+        for text in (*self.args, *self.kwargs.values()):
+            if len(text) > MOST_CHARACTERS:
+                raise ValueError(f"an argument has more than {MOST_CHARACTERS:,} characters")
+            try:
+                parse_expression(text)
+            except SyntaxError:
+                raise ValueError("an argument is not an expression") from None
+        if not all(map(str.isidentifier, self.kwargs)):
+            raise ValueError("an argument has no name")
 
     def by_parameter(self, parameters: Sequence[SpecArgument]) -> dict[str, str]:
         """Return all arguments by the names of their parameters."""
@@ -183,22 +197,21 @@ class StatedArguments:
         values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(self.args)}
         return values | dict(self.kwargs)
 
-    @property
-    def parts(self) -> list[str]:
-        """The arguments, each as written in a call."""
-        return [*self.args, *(f"{name}={value}" for name, value in self.kwargs.items())]
+    def as_texts(self) -> CallTexts:
+        """Return the call as payloads state it."""
+        return CallTexts(args=self.args, kwargs=self.kwargs)
 
     def text(self) -> str:
         """Return the arguments as written between the parentheses of a call."""
-        return ", ".join(self.parts)
+        return join_arguments(self.args, self.kwargs)
 
 
 @dataclass(frozen=True, slots=True)
-class StatedCalls:
-    """The call that constructed a block, and the call that ran it (None if it was not run)."""
+class WorkingCalls:
+    """The call that constructs a block and, if it runs, the call that runs it: the column `arguments`."""
 
-    init: StatedArguments
-    forward: StatedArguments | None
+    init: WorkingCall
+    forward: WorkingCall | None = None
 
     def constructor_call(self, name: str) -> str:
         """Return the Python expression that constructs the block."""
@@ -209,24 +222,19 @@ class StatedCalls:
         return f"block({self.forward.text()})" if self.forward is not None else ""
 
 
-def read_arguments(arguments: str | None) -> StatedCalls | None:
+_CALLS = TypeAdapter(WorkingCalls)
+
+
+def read_arguments(arguments: str | None) -> WorkingCalls | None:
     """Parse the column `arguments`; None if it is null or invalid.
 
     Args: arguments: JSON, as in `blocks.parquet`.
     Returns: the calls of the constructor and of forward.
     """
-    if arguments is None:
-        return None
     try:
-        calls = json.loads(arguments)
-        init, forward = (call and _read_call(call) for call in (calls["init"], calls.get("forward")))
-        return StatedCalls(init, forward)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None if arguments is None else _CALLS.validate_json(arguments)
+    except ValidationError:
         return None
-
-
-def _read_call(call: Mapping[str, Any]) -> StatedArguments:
-    return StatedArguments(tuple(map(str, call["args"])), {name: str(value) for name, value in call["kwargs"].items()})
 
 
 def positional_names(parameters: Sequence[SpecArgument]) -> list[str]:

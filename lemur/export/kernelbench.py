@@ -30,7 +30,7 @@ from pathlib import Path
 from extract.folder.verify import RUN_CALL
 from extract.model.results import at_least
 from extract.proofs.runtime import runtime_for
-from extract.specs.make import StatedArguments, positional_names, read_arguments, read_observed, read_specs
+from extract.specs.make import WorkingCall, positional_names, read_arguments, read_observed, read_specs
 from extract.specs.printed import list_definitions, print_call
 from lemur.export.attack_guest import RANDOM, TOLERANCE, Attacked, Problem
 from lemur.export.records import ExportContents, KernelProblem
@@ -258,7 +258,7 @@ def build_problem(row: Block, signature: CallSignature) -> ProblemText:
     return ProblemText(row.code, tail, [", ".join(values) for values in inputs])
 
 
-def _parameters(stated: StatedArguments, names: Sequence[str], other: str) -> _Parameters:
+def _parameters(stated: WorkingCall, names: Sequence[str], other: str) -> _Parameters:
     """Return the parameters for a call. Args: names: of positional parameters; others are numbered after `other`."""
     own = [names[n] if n < len(names) else f"{other}_{n}" for n in range(len(stated.args))]
     if any(text.startswith("*") for text in stated.args):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from extract.folder.verify import verify
-from extract.minimize.stage import MinimizedFile
+from extract.minimize.stage import lean_columns
 from extract.model.results import Result, code_columns
 from extract.specs.printed import print_call
 from manifests.records import Block
@@ -37,7 +37,7 @@ def made(folder: Path, *init: str, lean: str = BODY, trains: bool = True) -> Blo
         arguments=json.dumps(calls),
         observed=json.dumps(OBSERVED | ({"train_differs": False} if trains else {})),
         **code_columns(head + BODY + "\n# More.\n"),
-        **MinimizedFile(head + lean, (), source.license).columns() | {"lean_error": None},
+        **lean_columns(head + lean, (), source.license) | {"lean_error": None},
     )
 
 

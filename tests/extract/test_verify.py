@@ -24,7 +24,7 @@ from manifests.records import Block, arrow_schema
 from tests.builders import extractions
 from tests.builders.suites import table
 
-CHECKS = ["digests", "schema Block", "schema SpecRow", "card", "derived", "ids", "levels", "requirements", "sources"]
+CHECKS = ["digests", "schema Block", "schema SpecRow", "card", "derived", "blocks", "requirements", "sources"]
 CHECKS += ["parses", "undefined names", "imports", "headers", "lean forms", "graphs", "page"]
 ID = "alpha@1.0::alpha.blocks.Scale"
 
@@ -79,7 +79,7 @@ def test_what_was_published_without_some_code_is_sound(folder: Path, tmp_path: P
     assert gone - kept == sum(item.blocks for item in ready.withheld) > 0
     assert failed(pulled, refresh=False).keys() == failed(folder, refresh=False).keys()
     change_rows(pulled, lambda rows: [row.update(code=None) for row in rows])
-    assert "blocks is missing" in failed(pulled)["levels"]
+    assert "blocks is missing" in failed(pulled)["blocks"]
 
 
 def change_code(folder: Path, code: str, **changes: Any) -> None:
@@ -104,7 +104,7 @@ def test_a_sound_folder(sound: Path) -> None:
     assert [check.name for check in checks] == CHECKS
     assert [check.detail for check in checks if not check.ok] == []
     assert checks[4].detail == "17 files made again by the writer: no cell and no line differs"
-    assert checks[9].detail == "8 files are Python"
+    assert checks[8].detail == "8 files: Python"
 
 
 def test_a_description_that_lists_another_digest(folder: Path) -> None:
@@ -211,4 +211,4 @@ def test_a_manifest_without_a_level(folder: Path, level: object) -> None:
     manifest = read_manifest(folder)
     parameters = {**manifest.parameters, "level": level}
     write_manifest(folder, manifest.model_copy(update={"parameters": parameters, "details": {"withheld": [{}]}}))
-    assert failed(folder)["levels"].startswith(f"the manifest's level is {level!r}, not one of discovered, ")
+    assert failed(folder)["blocks"].startswith(f"the manifest's level is {level!r}, not one of discovered, ")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from extract.minimize.stage import MinimizedFile
+from extract.minimize.stage import lean_columns
 from extract.model.results import Result, code_columns
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import store
@@ -91,7 +91,7 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
         observed = read_observed(place, width, parameters + (width if place else 0))
         if name == "GatedA":
             observed |= {
-                **MinimizedFile(f"{code}# Lean.\n", (), source.license).columns(),
+                **lean_columns(f"{code}# Lean.\n", (), source.license),
                 "lean_error": None,
             }
         TRACED[block.block] = trace_of(place, width)
