@@ -15,7 +15,7 @@ from manifests.conversations import Chat, Draft, Skipped, Subject, chat_card, fe
 from manifests.options import MAX_TOKENS
 from manifests.provenance.licenses import NOASSERTION
 from manifests.provenance.parts import Parts, find_blocked_blocks, read_parts
-from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind
+from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind, SpecChatRow
 
 _MEANINGS = {"describe": "the code of a module to its facts, as JSON", "write": "facts to the code of a module"}
 _PROMISE = (
@@ -23,7 +23,6 @@ _PROMISE = (
     " every part is under a permissive license; `source`, `path`, lines, `swhid`, `license` and `notice` say whose."
 )
 _SYSTEM = "You read and write PyTorch modules. Facts of a module are stated as one JSON object."
-_COLUMNS = ("block", "source", "path", "start_line", "end_line", "swhid", "license")
 #: Facts of a spec that are stated; null ones are left out.
 _FACTS = (
     "forward",
@@ -89,7 +88,7 @@ def build_chat(
 
 def stated_columns(spec: Spec) -> Json:
     """Return the columns of a block that its conversations have, too."""
-    return {name: getattr(spec, name) for name in _COLUMNS}
+    return {name: getattr(spec, name) for name in SpecChatRow.model_fields if name in Spec.model_fields}
 
 
 def extraction_chat_card(chat: Chat) -> list[str]:

@@ -245,9 +245,8 @@ def _check_sources(rows: Sequence[Block], needs: Requirements, manifest: Manifes
         wrong += [f"{name}: {key} is not that of the manifest" for key in differing]
     of_others = (row.block for row in rows if row.digest != stated.get(row.source, {}).get("digest"))
     wrong += [f"{block}: its digest is not that of its source" for block in of_others]
-    return check_faults(
-        "sources", wrong, f"{plural(len(stated), 'source')}, the same in manifest, requirements and blocks"
-    )
+    fine = f"{plural(len(stated), 'source')}, the same in manifest, requirements and blocks"
+    return check_faults("sources", wrong, fine)
 
 
 def _entry_faults(entry: BlockNeeds, row: Block | None, needs: Requirements) -> Iterator[str]:

@@ -41,11 +41,12 @@ IDENTITY = frozenset(
 
 _HEADER = re.compile(r"(?:#[^\n]*\n)*")
 
-#: Fields that a spec has in common with the table.
-SHARED: tuple[str, ...] = ("block", "name", "category", "level", "fidelity", "source", "path", "start_line", "end_line")
-SHARED += ("swhid", "license", "code_sha256", "file", "graph")
-#: Fields copied from the observations.
-_OBSERVED = ("parameters", "train_differs", "identity_in_eval", "gradients", "tensors", "layers", "uninitialized")
+_OTHERWISE = frozenset({"arguments", "cases", "not_shown"})
+#: Fields that a spec has in common with the table, and with the observations, in the same form.
+SHARED, _OBSERVED = (
+    tuple(name for name in Spec.model_fields if name in record.model_fields and name not in _OTHERWISE)
+    for record in (Block, Observed)
+)
 
 #: Fields that can be withheld, in the order in which they are tried -> the empty value.
 _OPTIONAL: dict[str, Any] = {"algorithm": None, "arguments": None, "cases": (), "dependencies": {}}

@@ -15,6 +15,11 @@ from manifests.options import Level as Level
 _LINE = f"^[^{CONTROLS}]*$"
 #: A name, a path or a license, which stays in its line wherever it is written: in a comment of code, or a terminal.
 Line = Annotated[str, Field(pattern=_LINE)]
+_BLOCK_FILE = r"^blocks/[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*/[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*\.py$"
+#: The closed file of a block, in the extraction folder that states it and nowhere else.
+BlockFile = Annotated[str, Field(pattern=_BLOCK_FILE)]
+#: A file of a source: nothing outside of the source has such a path.
+RelativePath = Annotated[Line, AfterValidator(lambda path: _check_relative(path))]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Behavior = Annotated[str, Field(pattern=r"^[0-9a-f]{64}(@[0-9x,]+)?$")]  # a digest, and the sizes that it holds for
 Ratio = Annotated[float, Field(ge=0, le=1)]
@@ -40,6 +45,12 @@ def _check_object(text: str) -> str:
     raise ValueError("must be a JSON object")
 
 
+def _check_relative(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError("must be a path in its source")
+    return path
+
+
 #: Names that Pydantic keeps for its first version alone.
 _DEPRECATED = frozenset(
     name
@@ -60,6 +71,7 @@ class Record(BaseModel):
 #: Plain messages by Pydantic's error type, or by the pattern that a text does not match.
 _MESSAGES = {
     _LINE: "must be one line, without control characters",
+    _BLOCK_FILE: "must be a file in blocks/",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
     **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
@@ -142,6 +154,9 @@ def _arrow_type(annotation: Any) -> tuple[pa.DataType, bool]:
 
 # --- facts that several records state: each is declared once, with the description that pages and cards print ---------
 
+License = Annotated[Line, Field(description="SPDX expression, or NOASSERTION")]
+RowSplit = Annotated[Split, Field(description="train, validation or test; a group is never divided")]
+
 # Of networks.
 NetworkName = Annotated[Line, Field(description="name of the network")]
 NetworkCode = Annotated[str, Field(description="Python source of the network")]
@@ -186,7 +201,9 @@ Fidelity = Annotated[
     Field(description="compared with the class as imported from its own package; null if not compared"),
 ]
 Source = Annotated[Line, Field(description="for example timm@1.0.30, detr@29901c51d7fe, or a folder's name")]
-SourcePath = Annotated[Line, Field(description="of the file that defines it, relative to the root of the source")]
+SourcePath = Annotated[
+    RelativePath, Field(description="of the file that defines it, relative to the root of the source")
+]
 StartLine = Annotated[int, Field(ge=1, description="first line of the class in that file")]
 EndLine = Annotated[int, Field(ge=1, description="last line of the class in that file")]
 Swhid = Annotated[Line, Field(description="swh:1:cnt: of the file that defines it")]
