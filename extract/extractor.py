@@ -299,11 +299,6 @@ def read_names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def open_extractor(options: Options) -> BlockExtractor:
-    """Return the extractor of a run. Raises: UserError if no source can be opened."""
-    return BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)})
-
-
 def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
     """Extract as `options` specify and write the folder `out` atomically.
 
@@ -312,7 +307,7 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
     Raises: UserError if a source, a name or `out` is invalid; RetryableError if an index or repository
         cannot be reached.
     """
-    with open_extractor(options) as extractor:
+    with BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)}) as extractor:
         results = _extract_all(extractor)
         return write_extraction(out, results, extractor.facts, extractor.watch, force=force)
 

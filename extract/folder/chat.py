@@ -6,13 +6,11 @@ spec: measured, or read from the graph.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from extract.specs.make import strip_header
 from lemur_core.files import Json
 from manifests.conversations import Chat, Draft, Skipped, Subject, chat_card, fence, finish
-from manifests.options import MAX_TOKENS
 from manifests.provenance.licenses import NOASSERTION
 from manifests.provenance.parts import Parts, find_blocked_blocks, read_parts
 from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind, SpecChatRow
@@ -25,70 +23,31 @@ _PROMISE = (
 _SYSTEM = "You read and write PyTorch modules. Facts of a module are stated as one JSON object."
 #: Facts of a spec that are stated; null ones are left out.
 _FACTS = (
-    "forward",
-    "arguments",
-    "cases",
-    "keeps_shape",
-    "downsampling",
-    "changes_channels",
-    "parameters",
-    "layers",
-    "train_differs",
-    "identity_in_eval",
+    *("forward", "arguments", "cases", "keeps_shape", "downsampling", "changes_channels"),
+    *("parameters", "layers", "train_differs", "identity_in_eval"),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CodeRights:
-    """Rights to redistribute code, by the same rules as publishing. `blocked`: block -> licenses that forbid it."""
-
-    blocked: Mapping[str, str]
-    parts: Parts
-
-    def notice(self, spec: Spec) -> str:
-        """Return the origin and licenses of a block's code in one line."""
-        lines = f"lines {spec.start_line}-{spec.end_line}"
-        origin = f"{spec.name}: {spec.source} {spec.path}, {lines}, {spec.swhid}, {spec.license}"
-        further = [
-            f"{name} ({self.parts.source_licenses.get(name, NOASSERTION)})"
-            for name in self.parts.block_sources.get(spec.block, ())
-            if name != spec.source
-        ]
-        also = f"; with definitions from {', '.join(further)}" if further else ""
-        return f"{origin}{also}; changed: imports resolved and definitions brought together"
-
-
-def read_rights(folder: Path) -> CodeRights:
-    """Read the rights to the code in a folder whose table and requirements are written.
-
-    Raises: UserError if they cannot be read.
-    """
-    parts = read_parts(folder)
-    return CodeRights({block: licenses for block, (_, licenses) in find_blocked_blocks(folder, parts).items()}, parts)
-
-
 def build_chat(
-    specs: Sequence[Spec],
-    splits: Sequence[str],
-    codes: Sequence[str],
-    rights: CodeRights,
-    max_tokens: int = MAX_TOKENS,
+    folder: Path, specs: Sequence[Spec], splits: Sequence[str], codes: Sequence[str], max_tokens: int
 ) -> Chat:
     """Return a conversation, or why there is none, for each block and kind, in order.
 
-    Args: splits, codes: of the same blocks; a code is the minimized form, or the closed file if there is none.
+    Args:
+        folder: its table and requirements are written; they say what may be redistributed, as in publishing.
+        splits, codes: of the same blocks; a code is the minimized form, or the closed file if there is none.
+    Raises: UserError if the requirements cannot be read.
     """
-    drafts = [
-        (Subject(split, stated_columns(spec)), kind, draft(spec, code, kind, rights))
-        for spec, split, code in zip(specs, splits, codes, strict=True)
-        for kind in SPEC_CHAT_KINDS
-    ]
+    parts = read_parts(folder)
+    blocked = {block: licenses for block, (_, licenses) in find_blocked_blocks(folder, parts).items()}
+    drafts = []
+    for spec, split, code in zip(specs, splits, codes, strict=True):
+        shared = {name: getattr(spec, name) for name in SpecChatRow.model_fields if name in Spec.model_fields}
+        texts = _write_texts(spec, code, blocked.get(spec.block))
+        for kind in SPEC_CHAT_KINDS:
+            draft = texts if isinstance(texts, Skipped) else Draft(_SYSTEM, *texts[kind], columns=_notice(spec, parts))
+            drafts.append((Subject(split, shared), kind, draft))
     return finish(drafts, "block", SPEC_CHAT_KINDS, max_tokens)
-
-
-def stated_columns(spec: Spec) -> Json:
-    """Return the columns of a block that its conversations have, too."""
-    return {name: getattr(spec, name) for name in SpecChatRow.model_fields if name in Spec.model_fields}
 
 
 def extraction_chat_card(chat: Chat) -> list[str]:
@@ -96,10 +55,23 @@ def extraction_chat_card(chat: Chat) -> list[str]:
     return chat_card(chat, _MEANINGS, _PROMISE)
 
 
-def draft(spec: Spec, code: str, kind: SpecChatKind, rights: CodeRights) -> Draft | Skipped:
-    """Return one conversation of a block, or why there is none."""
-    if spec.block in rights.blocked:
-        return Skipped("license", rights.blocked[spec.block])
+def _notice(spec: Spec, parts: Parts) -> Json:
+    """Return the origin and licenses of a block's code in one line, as a column."""
+    lines = f"lines {spec.start_line}-{spec.end_line}"
+    origin = f"{spec.name}: {spec.source} {spec.path}, {lines}, {spec.swhid}, {spec.license}"
+    further = [
+        f"{name} ({parts.source_licenses.get(name, NOASSERTION)})"
+        for name in parts.block_sources.get(spec.block, ())
+        if name != spec.source
+    ]
+    also = f"; with definitions from {', '.join(further)}" if further else ""
+    return {"notice": f"{origin}{also}; changed: imports resolved and definitions brought together"}
+
+
+def _write_texts(spec: Spec, code: str, forbidding: str | None) -> Mapping[SpecChatKind, tuple[str, str]] | Skipped:
+    """Return request and answer of each kind, or why there are none. Args: forbidding: licenses of the code."""
+    if forbidding is not None:
+        return Skipped("license", forbidding)
     if not spec.cases or spec.arguments is None:
         return Skipped("not_run", f"it reached the level {spec.level}")
     if spec.algorithm is None:
@@ -108,17 +80,14 @@ def draft(spec: Spec, code: str, kind: SpecChatKind, rights: CodeRights) -> Draf
     lines = [f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()]
     stated = fence("\n".join(["{", ",\n".join(lines), "}"]), "json")
     written = fence(strip_header(code).lstrip("\n"))
-    columns = {"notice": rights.notice(spec)}
-    if kind == "write":
-        request = f"Write one self-contained PyTorch file whose class `{spec.name}` has these facts."
-        return Draft(_SYSTEM, f"{request}\n\n{stated}", written, columns=columns)
     init, call = (
         ", ".join(f"{name} = {value}" for name, value in values.items()) or "no arguments"
         for values in (spec.arguments.init, spec.cases[0].inputs)
     )
     keys = ", ".join(f"`{key}`" for key in facts)
-    request = f"Construct `{spec.name}` with {init}, call it with {call}, and state its facts with the keys {keys}."
-    return Draft(_SYSTEM, f"{request}\n\n{written}", stated, columns=columns)
+    describe = f"Construct `{spec.name}` with {init}, call it with {call}, and state its facts with the keys {keys}."
+    write = f"Write one self-contained PyTorch file whose class `{spec.name}` has these facts."
+    return {"describe": (f"{describe}\n\n{written}", stated), "write": (f"{write}\n\n{stated}", written)}
 
 
 def _list_facts(spec: Spec) -> Iterator[tuple[str, object]]:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from extract.folder.chat import build_chat, extraction_chat_card, read_rights
+from extract.folder.chat import build_chat, extraction_chat_card
 from extract.folder.page import END, extraction_page, overview
 from extract.model.results import Result, RunFacts, at_least, count_rows
 from extract.resolve.requirements import requirements_text
@@ -219,7 +219,7 @@ def _write_dataset(
     if options.chat:
         shortest = [row.lean_code or row.code or "" for row in with_code]
         of_specs = [assignment.split for assignment in assignments]
-        chat = build_chat(specs, of_specs, shortest, read_rights(folder), options.chat_max_tokens)
+        chat = build_chat(folder, specs, of_specs, shortest, options.chat_max_tokens)
         tables |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = chat.counts()
     lines = ["The code of each block is under the license of its source."]
