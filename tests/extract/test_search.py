@@ -135,14 +135,14 @@ def test_code_is_read_where_the_folder_has_it(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
     code = 'class DropPath:\n    """Survivors."""\n    def forward(self, x):\n        self.kept = x  # by a lottery\n'
     specs = [json.loads(to_line(make_spec(row))) for row in blocks()]
-    lines = [json.dumps(spec | {"file": f"blocks/{spec['name']}.py"}) for spec in specs]
+    lines = [json.dumps(spec | {"file": f"blocks/s/{spec['name']}.py"}) for spec in specs]
     where = write(tmp_path / "out", lines)
     for query in ("survivor", "lottery", "kept"):
         assert "nothing matches" in answer(where, query)
-    (where / "blocks").mkdir()
+    (where / "blocks" / "s").mkdir(parents=True)
     other = '"""\nclass DropPath:\n    lottery = 1\n"""\n'  # of the file, not of the class
-    (where / "blocks" / "DropPath.py").write_text(f"# jackpot\n{code}\n\nwinner = 1\n", encoding="utf-8")
-    (where / "blocks" / "SEModule.py").write_text(f"{other}class SEModule:\n    pass\n", encoding="utf-8")
+    (where / "blocks" / "s" / "DropPath.py").write_text(f"# jackpot\n{code}\n\nwinner = 1\n", encoding="utf-8")
+    (where / "blocks" / "s" / "SEModule.py").write_text(f"{other}class SEModule:\n    pass\n", encoding="utf-8")
     for query in ("survivor", "lottery", "kept"):
         assert names(where, query) == ["DropPath"]
     for query in ("jackpot", "winner"):

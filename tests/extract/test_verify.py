@@ -4,6 +4,7 @@ import ast
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from extract import BlockLibrary
 from extract.folder.verify import import_faults, verify
-from extract.model.results import code_columns
+from extract.model.blocks import find
+from extract.model.results import Result, code_columns
+from extract.resolve.standins import replacement_source
 from extract.specs.make import write_specs
 from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
 from lemur_core.source.quality import find_undefined_names
 from manifests.folders.checks import Check
 from manifests.folders.croissant import restate_croissant
@@ -127,6 +132,36 @@ def test_many_blocks_are_shared_out_among_processes(tmp_path: Path) -> None:
     extractions.write(tmp_path / "out", [extractions.Result(row) for row in rows], [source])
     found = failed(tmp_path / "out", refresh=False)
     assert found == {"imports": f"{rows[65].block}: line 6: imports lost, which it does not require"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("file", "../../decoy/secret.py", "file: must be a file in blocks/"),
+        ("file", "blocks/a/../../secret.py", "file: must be a file in blocks/"),
+        ("path", "../../../etc/passwd", "path: must be a path in its source"),
+        ("path", "/etc/passwd", "path: must be a path in its source"),
+    ],
+)
+def test_no_path_leads_out_of_a_foreign_folder(folder: Path, field: str, value: str, says: str) -> None:
+    change_rows(folder, lambda rows: [row.update({field: value}) for row in rows])
+    lines = [json.loads(line) | {field: value} for line in (folder / "specs.jsonl").read_text().splitlines()]
+    (folder / "specs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert failed(folder)["schema Block"] == f"blocks.parquet: {says}"
+    library = BlockLibrary(folder)
+    for read in (partial(find, folder, "Scale"), partial(library.search, "scale"), partial(list, library)):
+        with pytest.raises(UserError, match=says):
+            read()
+
+
+def test_stand_ins_of_ours_are_a_source_of_a_sound_folder(tmp_path: Path) -> None:
+    source, own = extractions.source(tmp_path), replacement_source()
+    files = ((source.name, "alpha/blocks.py"), (own.name, own.files[0].path))
+    extractions.write(tmp_path / "out", [Result(extractions.block(source, "Scale"), files)], [source])
+    assert failed(tmp_path / "out", refresh=False) == {}
+    path = tmp_path / "out" / "required_repos.json"
+    path.write_text(path.read_text().replace('"license": "MIT"', '"license": "ISC"'))
+    assert "lemur-curator: license is not MIT" in failed(tmp_path / "out")["sources"]
 
 
 def test_a_table_without_a_column(folder: Path) -> None:
