@@ -193,12 +193,14 @@ def test_candidates(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_nothing_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = json.loads(to_line(make_spec(layer("Gate"))))
-    hostile = {**facts, "name": "Gate\x1b[31m", "license": "\x1b]0;x\x07", "summary": "Gate: a\rb\nc"}
+    hostile = {**facts, "category": "\x1b]0;x\x07", "summary": "Gate: a\rb\nc"}
     folder = write(tmp_path / "out", [json.dumps(hostile)])
     search_folder(folder, "gate", Filters(), spec_file=None)
     told = capsys.readouterr().out
     assert not set(told) & set("\x1b\x07\r")
     assert "\\x1b]0;x\\x07" in told
+    with pytest.raises(UserError, match="not a spec: name: must be one line"):
+        open_index(write(tmp_path / "named", [json.dumps({**facts, "name": "Gate\x1b[31m"})]))
     with pytest.raises(UserError) as caught:
         search_folder(folder, "\x1b[31mzzz", Filters())
     assert "\x1b" not in str(caught.value)
