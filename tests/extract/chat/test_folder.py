@@ -136,12 +136,6 @@ def test_copies_and_all_that_is_said_of_a_block_stay_in_one_split(extraction: Pa
         assert split_of[row["block"]] == split
 
 
-def test_the_same_in_every_run(extraction: Path, write: Write, tmp_path: Path) -> None:
-    again = write(tmp_path / "again", chat=True)
-    for path in ["README.md", "chat_drops.parquet", *(f.relative_to(again).as_posix() for f in again.glob("data/*/*"))]:
-        assert (again / path).read_bytes() == (extraction / path).read_bytes(), path
-
-
 def test_the_card(extraction: Path) -> None:
     card = (extraction / "README.md").read_text()
     counts = read_manifest(extraction).counts["chat"]
