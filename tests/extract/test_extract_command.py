@@ -109,7 +109,9 @@ def test_files_that_are_not_python_are_named(tmp_path: Path, lemur_here: Any) ->
     )
 
 
-def test_a_second_run_writes_the_same_and_its_steps_stand_in_the_glossary(folder: Path, cache: Path, extracted: Path) -> None:
+def test_a_second_run_writes_the_same_and_its_steps_stand_in_the_glossary(
+    folder: Path, cache: Path, extracted: Path
+) -> None:
     done = lemur(folder, cache, "extract", "--source", "./mylib", "--out", "again", "--json", PYTHONHASHSEED="7")
     assert done.returncode == 0, done.stderr
     assert (folder / "again" / "blocks.parquet").read_bytes() == (extracted / "blocks.parquet").read_bytes()
