@@ -75,8 +75,8 @@ _LISTED: tuple[str, ...] = (
     "quality",
 )
 _LISTED += ("observed",)
-#: Facts of a block that have views of their own, or links.
-_APART = frozenset({"runs as", "shapes", "also", "file"})
+#: Facts of a block that have views of their own or links, or are long.
+_APART = frozenset({"runs as", "shapes", "also", "file", "inferred"})
 
 
 def overview(folder: Path, parameters: Stated, counts: Stated, details: Stated) -> frame.Page:
