@@ -15,7 +15,7 @@ from curate.folder.verify import check_snapshot
 from curate.run.derive import derive
 from lemur_core.files import Json
 from lemur_core.graphs.graph import FORM, TORCH
-from manifests.conversations.conversation import find_conversation
+from manifests.conversations import find_conversation
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.kinds import SNAPSHOT, FolderLink, FoundItem, verify_folder
 from manifests.folders.manifest import Manifest, read_manifest

@@ -78,7 +78,7 @@ def _print_summary(manifest: "Manifest", out: Path, as_json: bool) -> None:
         json.dump(manifest.model_dump(mode="json"), sys.stdout, sort_keys=True)
         print()
         return
-    from extract.folder.report import summary_text
+    from extract.folder.page import summary_text
 
     print(summary_text(manifest, out))
 

@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import Emitted, Emitter, Unresolved
-from extract.extras import choose_form, emit_with_extras, find_lacking_extras
 from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.runtime import releases_of
@@ -28,8 +27,7 @@ from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.symbols import Reason
 from extract.sources import PackageSource, SourceFile, name_apart, open_available, open_source
-from extract.stages import STAGES, PendingBlock, StageContext
-from extract.stored import derive_key, recall_results, remember_results
+from extract.stages import STAGES, PendingBlock, StageContext, choose_form, emit_with_extras, find_lacking_extras
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import plural
@@ -302,11 +300,6 @@ def read_names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def open_extractor(options: Options) -> BlockExtractor:
-    """Return the extractor of a run. Raises: UserError if no source can be opened."""
-    return BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)})
-
-
 def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
     """Extract as `options` specify and write the folder `out` atomically.
 
@@ -315,16 +308,9 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
     Raises: UserError if a source, a name or `out` is invalid; RetryableError if an index or repository
         cannot be reached.
     """
-    with open_extractor(options) as extractor:
-        facts = extractor.facts
-        key = derive_key(facts)
-        results = None if options.retry_failed else recall_results(key, facts, extractor.index)
-        if results is None:
-            results = _extract_all(extractor)
-            remember_results(key, facts, results, extractor.index)
-        else:
-            note(f"results: {plural(len(results), 'class', 'classes')} of an equal run, from the cache")
-        return write_extraction(out, results, facts, extractor.watch, force=force)
+    with BlockExtractor(**{field.name: getattr(options, field.name) for field in fields(options)}) as extractor:
+        results = _extract_all(extractor)
+        return write_extraction(out, results, extractor.facts, extractor.watch, force=force)
 
 
 def _extract_all(extractor: BlockExtractor) -> list[Result]:

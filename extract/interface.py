@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.extractor import extract_to
-from extract.kinds import verify
+from extract.folder.verify import verify
 from extract.model.blocks import find, find_block, iterate_blocks, load_block, read_block, read_blocks
 from extract.model.options import ExtractOptions
 from extract.model.results import Options
@@ -277,7 +277,7 @@ class BlockLibrary:
         Raises:
             UserError: which is a KeyError, too, if no block has this name; it lists near names.
         """
-        return LibraryBlock(self.folder, find_block(self.folder, name).row)
+        return LibraryBlock(self.folder, find_block(self.folder, name))
 
     def search(
         self,

@@ -37,8 +37,8 @@ from manifests.records import Block
 
 #: CPU time and memory are the effective limits, so outcomes do not depend on machine load.
 LIMITS = Limits(wall_seconds=900, cpu_seconds=240, memory_bytes=8 * 2**30)
-IMPORT = SandboxStage[str]("extract.migrate_guest:import_package", str, LIMITS)
-SIGN = SandboxStage[Signed | Failure]("extract.migrate_guest:sign_in_place", Signed | Failure, LIMITS)
+IMPORT = SandboxStage[str]("extract.folder.calls_guest:import_package", str, LIMITS)
+SIGN = SandboxStage[Signed | Failure]("extract.folder.calls_guest:sign_in_place", Signed | Failure, LIMITS)
 
 _INIT = "__init__.py"
 _MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")  # of the folder of a project
@@ -58,7 +58,7 @@ def migrate(
     Returns: what was written, the call to use it by, and what was proven, as JSON values.
     Raises: UserError if the block, the license, the place or the proof does not allow it; then nothing is written.
     """
-    row = find_block(folder, block).row
+    row = find_block(folder, block)
     form = choose_form(folder, row, lean=not full)
     root, target = find_project(into), into.resolve()
     check_plain(target)
@@ -87,7 +87,7 @@ def migrate(
             )
         module, import_root = _find_module(project, path, into)
         lines, calls = print_call(row, form.code, module), read_arguments(row.arguments)
-        if not lines or calls is None or calls[1] is None:
+        if not lines or calls is None or calls.forward is None:
             raise UserError(
                 f"{row.block}: no call is known that runs it, so nothing can be proven; choose another block"
             )
@@ -96,7 +96,7 @@ def migrate(
             row.name,
             origin=(),
             folders=(),
-            arguments={"init": calls[0], "forward": calls[1]},
+            arguments={"init": calls.init.as_texts(), "forward": calls.forward.as_texts()},
             companions=(),
             sizes=list_sizes(json.loads(row.observed or "{}")),
             others={},

@@ -26,8 +26,10 @@ from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import progress
 from lemur_core.source.scopes import last_name
 from manifests.folders.kinds import EXTRACTION
+from manifests.folders.reading import describe
 from manifests.options import Level
 from manifests.provenance import SPECS
+from manifests.records import Spec
 
 #: The columns of words, with their weights, chosen on every third description of `benchmarks.search`.
 COLUMNS = {"name": 40.0, "place": 10.0, "text": 1.0}
@@ -42,7 +44,7 @@ FILLER = frozenset(
         " described create creates",
     )
 )
-_VERSION = 6  # of the database
+_VERSION = 7  # of the database
 _NEAR = 5
 _MANY = 400  # blocks
 _DESCRIPTION = 5  # words: no block need have them all
@@ -245,14 +247,16 @@ def _build(connection: sqlite3.Connection, folder: Path) -> None:
     with show_indexing(len(lines)) as advance:
         for number, line in enumerate(lines):
             try:
-                spec = json.loads(line)
-                facts = [str(spec[name]) for name in FACTS]
-                file = folder / spec["file"] if spec["file"] else None
+                spec = Spec.model_validate_json(line)
+                file = folder / spec.file if spec.file else None
                 code = file.read_text(encoding="utf-8") if file is not None and file.is_file() else ""
-                words = read_words(spec, code)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            except ValueError as error:
                 where = f"{folder / SPECS}:{number + 1}"
-                raise UserError(f"{where}: not a spec: {error}; run `lemur verify`, or create it again") from error
+                raise UserError(
+                    f"{where}: not a spec: {describe(error)}; run `lemur verify`, or create it again"
+                ) from error
+            facts = [getattr(spec, name) for name in FACTS]
+            words = read_words(spec, code)
             connection.execute(f"INSERT INTO blocks VALUES ({facts_of})", (number, *facts, line.decode()))
             connection.execute(
                 f"INSERT INTO words (rowid, {', '.join(COLUMNS)}) VALUES ({words_of})",
@@ -261,15 +265,15 @@ def _build(connection: sqlite3.Connection, folder: Path) -> None:
             advance(1)
 
 
-def read_words(spec: SpecLine, code: str) -> dict[str, str]:
+def read_words(spec: Spec, code: str) -> dict[str, str]:
     """Return the words of a block by column, from its spec and the class in its file."""
-    algorithm = spec.get("algorithm") or {}
-    names = [item["name"] for group in ("constructor", "forward") for item in spec[group]]
-    names += [*(spec["layers"] or {}), *spec["dependencies"], *spec["bases"]]
-    names += [line.partition(") ")[2].partition(" ")[0] for line in algorithm.get("operations", ())]
-    names += [motif["kind"] for motif in algorithm.get("motifs", ())]
+    names = [item.name for item in (*spec.constructor, *spec.forward)]
+    names += [*(spec.layers or {}), *spec.dependencies, *spec.bases]
+    if spec.algorithm is not None:
+        names += [line.partition(") ")[2].partition(" ")[0] for line in spec.algorithm.operations]
+        names += [motif.kind for motif in spec.algorithm.motifs]
     told = ""
-    for node, source in _find_class(code, spec["name"]):
+    for node, source in _find_class(code, spec.name):
         documented = [item for item in ast.walk(node) if isinstance(item, ast.FunctionDef | ast.ClassDef)]
         told = "\n".join([*(ast.get_docstring(item) or "" for item in documented), *_COMMENT.findall(source)])
         for item in ast.walk(node):
@@ -278,8 +282,8 @@ def read_words(spec: SpecLine, code: str) -> dict[str, str]:
             elif isinstance(item, ast.Call):
                 names.append(last_name(item.func))
     return {
-        "name": _join([spec["name"]]),
-        "place": _join([*spec["block"].partition("::")[2].split(".")[:-1], spec["source"].partition("@")[0]]),
+        "name": _join([spec.name]),
+        "place": _join([*spec.block.partition("::")[2].split(".")[:-1], spec.source.partition("@")[0]]),
         "text": f"{_join(dict.fromkeys(names))} {_join(list_words(told))}",
     }
 

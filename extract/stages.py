@@ -5,36 +5,36 @@ content, and records the outcome with the block. `PendingBlock.result` makes the
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from extract.arguments.hints import HintFinder
-from extract.arguments.messages import NAME, CompanionCode
-from extract.emit.emit import Emitted
+from extract.arguments.messages import NAME, BlockUses, CompanionCode, make_uses
+from extract.emit.emit import Emitted, Emitter
 from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.equivalence import BlockWithOriginal, EquivalenceResult, compare_all
-from extract.proofs.minimize import MinimizedFile, minimize_all
+from extract.proofs.minimize import LeanColumns, minimize_all
 from extract.proofs.rebuild import REBUILD, count_rebuilt, is_sampled, make_request, rebuild_all
-from extract.proofs.runtime import BlockRuntime, extra_folders, original_folders, runtime_for
+from extract.proofs.runtime import PROVIDED, BlockRuntime, extra_folders, original_folders, runtime_for
 from extract.proofs.sdists import fetch_tests
 from extract.proofs.validate import (
     EXECUTE,
     SEARCH_AND_VISIT,
     BlockVerdict,
-    Candidate,
+    SearchRequest,
     check_text,
     validate_all,
 )
-from extract.proofs.visit import SIGN, VISIT, BlockVisit, RunnableBlock, visit_all
+from extract.proofs.visit import SIGN, VISIT, Visit, visit_all
 from extract.recording.source import (
     RECORD_SOURCE,
     ArgumentsFrom,
@@ -45,7 +45,7 @@ from extract.recording.source import (
     record_sources,
 )
 from extract.resolve.discover import TargetClass
-from extract.resolve.distributions import list_distributions, make_guess
+from extract.resolve.distributions import list_distributions, make_guess, parse_requirements
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.resolve.requirements import add_versions
@@ -55,10 +55,10 @@ from extract.specs.make import add_rebuild_outcome, positional_names, store_grap
 from extract.specs.outline import read_outline
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores
-from lemur_core.sandbox import META_PRELOAD
+from lemur_core.sandbox import META_PRELOAD, Failure
 from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.stage import SandboxOptions, SandboxStage
-from manifests.records import Block, Level
+from manifests.records import LEVELS, Block, Level
 
 _MAX_REASON = 120  # characters of the reason why a block was not compared
 T = TypeVar("T")
@@ -73,9 +73,9 @@ class PendingBlock:
     verdict: BlockVerdict
     pair: BlockWithOriginal | None = None
     comparison: EquivalenceResult | None = None
-    visit: BlockVisit | None = None
+    visit: tuple[BlockUses, Visit] | None = None  # the request, and its answer
     graphs: Mapping[str, Any] | None = None  # of the visit, with whether the block can be rebuilt from them
-    minimized: MinimizedFile | str | None = None  # or why there is none
+    minimized: LeanColumns = field(default_factory=dict)
     arguments_from: ArgumentsFrom | None = None
 
     @property
@@ -124,11 +124,7 @@ class PendingBlock:
             dynamic="\n".join(emitted.dynamic) or None if emitted else None,
             arguments=verdict.arguments_text,
             observed=verdict.observed_text,
-            **(
-                self.minimized.columns()
-                if isinstance(self.minimized, MinimizedFile)
-                else {"lean_error": self.minimized}
-            ),
+            **self.minimized,
             graph=self.graphs["graph"] if self.graphs else None,
             graph_widths=self.graphs["graph_widths"] if self.graphs else None,
             arguments_from=self.arguments_from,
@@ -221,11 +217,10 @@ class StageContext:
     def open_originals(self, blocks: Mapping[str, PendingBlock]) -> None:
         """Provide the folders from which the originals of these blocks can be imported."""
         sources = {block.target.module.source.name: block.target.module.source for block in blocks.values()}
-        self.originals = {name: original_folders(source, self.facts.unreached) for name, source in sources.items()}
+        self.originals = {name: original_folders(source) for name, source in sources.items()}
         recorded = {block.target.module.source.name for block in blocks.values() if is_recorded(block.target)}
         fetched = {
-            name: fetch_tests(sources[name], self.originals[name], self.facts.unreached, self.facts.notes.append)
-            for name in sorted(recorded)
+            name: fetch_tests(sources[name], self.originals[name], self.facts.notes.append) for name in sorted(recorded)
         }
         self.tests = {name: folder for name, folder in fetched.items() if folder is not None}
 
@@ -234,7 +229,7 @@ class StageContext:
         top = package.partition(".")[0]
         named = {item.name.partition("@")[0].replace("-", "_"): item for item in self.facts.sources}
         other = named.get(top, source)
-        return extra_folders(source, package) if other is source else original_folders(other, self.facts.unreached)
+        return extra_folders(source, package) if other is source else original_folders(other)
 
     def hints(self, target: TargetClass) -> Mapping[str, Any]:
         """Return how the corpus constructs and calls a class, as JSON values."""
@@ -304,7 +299,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     names = {source.name.partition("@")[0] for source in facts.sources}
     packages = {package for source in facts.sources for package in context.library.list_packages(source)}
     own = names.union(*map(list_distributions, packages))
-    context.runtime = runtime_for(context.requires, sorted(own), context.packages, facts.unreached)
+    context.runtime = runtime_for(context.requires, sorted(own), context.packages)
     running = at_least(options.level, "forward")
     if running:
         context.open_originals(ready)
@@ -312,13 +307,12 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     for block in blocks:
         block.emitted = _drop_others(block.emitted, context.runtime.without_package)
     unshown = _add_calls_of_sources(ready, context) if running else {}
-    candidates = (
-        _candidate(block, context) for block in ready.values()
-    )  # hints are searched for while other blocks run
+    # Hints are searched for while other blocks run.
+    requests = ((key, _request(block, context)) for key, block in ready.items())
     again = options.retry_failed
-    verdicts = validate_all(candidates, context.index, options.level, retry_failed=again, **context.sandbox)
-    for candidate, verdict in _track("levels", len(ready), verdicts):
-        ready[candidate.key].verdict = verdict
+    verdicts = validate_all(requests, context.index, options.level, retry_failed=again, **context.sandbox)
+    for key, verdict in _track("levels", len(ready), verdicts):
+        ready[key].verdict = verdict
     if running:
         _define(ready, context, context.named)
         ended = _reaching(ready.values(), "forward")
@@ -349,20 +343,6 @@ def _add_calls_of_sources(blocks: Mapping[str, PendingBlock], context: StageCont
     return missing
 
 
-def _validate_again(
-    blocks: Mapping[str, PendingBlock],
-    candidates: Sequence[Candidate],
-    context: StageContext,
-    files: Mapping[str, Emitted] = MappingProxyType({}),
-) -> None:
-    """Take the verdicts of another validation where they are not worse. Args: files: other files of the blocks."""
-    for candidate, verdict in validate_all(candidates, context.index, context.facts.options.level, **context.sandbox):
-        block = blocks[candidate.key]
-        if at_least(verdict.level, block.verdict.level):
-            block.emitted, block.verdict = files.get(candidate.key, block.emitted), verdict
-            block.pair = None
-
-
 def _define(
     blocks: Mapping[str, PendingBlock],
     context: StageContext,
@@ -380,8 +360,11 @@ def _define(
         emitted = _drop_others(emitted, context.runtime.without_package)
         if emitted is not None and emitted.packages.keys() <= available:
             larger[key] = emitted
-    candidates = [_candidate(replace(blocks[key], emitted=emitted), context) for key, emitted in larger.items()]
-    _validate_again(blocks, candidates, context, larger)
+    requests = [(key, _request(replace(blocks[key], emitted=emitted), context)) for key, emitted in larger.items()]
+    for key, verdict in validate_all(requests, context.index, context.facts.options.level, **context.sandbox):
+        block = blocks[key]
+        if at_least(verdict.level, block.verdict.level):
+            block.emitted, block.verdict, block.pair = larger[key], verdict, None
 
 
 def _drop_others(emitted: Emitted | None, others: Collection[str]) -> Emitted | None:
@@ -395,12 +378,11 @@ def _drop_others(emitted: Emitted | None, others: Collection[str]) -> Emitted | 
     return replace(emitted, packages=packages)
 
 
-def _candidate(block: PendingBlock, context: StageContext) -> Candidate:
-    """Return a file to run, with the corpus's hints about its arguments if these are searched."""
+def _request(block: PendingBlock, context: StageContext) -> SearchRequest:
+    """Return the request for a file to run, with the corpus's hints about its arguments if these are searched."""
     target = block.target
-    searched = at_least(context.facts.options.level, "constructed")
-    hints = context.hints(target) if searched else None
-    return Candidate(target.block, target.name, block.code, context.library.list_packages(target.module.source), hints)
+    hints = context.hints(target) if at_least(context.facts.options.level, "constructed") else None
+    return SearchRequest(block.code, target.name, context.library.list_packages(target.module.source), hints=hints)
 
 
 def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -430,31 +412,35 @@ def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     running = _reaching(blocks, "forward")
     if context.facts.options.level != "backward":
         for block in running.values():
-            block.minimized = "only `--level backward` minimizes"
+            block.minimized = {"lean_error": "only `--level backward` minimizes"}
         return
-    work = [
-        RunnableBlock(
-            context.pair(block),
-            block.verdict.observed or {},
-            context.hints(block.target),
-            block.verdict.visit,
-        )
-        for block in running.values()
-    ]
-    for item in visit_all(work, context.index, **context.sandbox):
-        block = running[item.block]
-        block.visit = item
-        more = {"calls": item.describe_calls(), "own_lines": item.count_statements()}
+    runtime = context.sandbox.get("runtime", ())
+    requests = {
+        key: make_uses(context.pair(block).run(runtime), block.verdict.observed or {}, context.hints(block.target))
+        for key, block in running.items()
+    }
+    # Most were visited in the process of their search.
+    known = {key: block.verdict.visit for key, block in running.items() if block.verdict.visit is not None}
+    others = {key: request for key, request in requests.items() if key not in known}
+    errors = Counter[str]()
+    for key, answer in (*known.items(), *visit_all(others, context.index, **context.sandbox)):
+        block, request, uses = running[key], requests[key], answer.uses
+        block.visit = request, answer
+        more: dict[str, Any] = {"calls": [], "own_lines": None}
+        if not isinstance(uses, Failure):
+            more = {"calls": uses.describe_calls(), "own_lines": uses.count_statements(request.code, request.name)}
         block.verdict = replace(block.verdict, observed={**(block.verdict.observed or {}), **more})
-    errors = (block.visit.no_graphs for block in running.values() if block.visit is not None)
-    context.facts.details["no_graph"] = sort_by_size(Counter(error for error in errors if error is not None))
+        if isinstance(answer.graphs, Failure):
+            errors[answer.graphs.error] += 1
+        else:
+            block.graphs = answer.graphs.to_json()
+    context.facts.details["no_graph"] = sort_by_size(errors)
 
 
 def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Rebuild a sample of the traced blocks from their specs, and check them against the originals."""
     traced: dict[str, tuple[PendingBlock, Mapping[str, Any]]] = {}
     for block in blocks:
-        block.graphs = block.visit.graphs if block.visit else None  # says nothing of a rebuilt module
         if block.graphs is not None and is_sampled(block.target.block):
             traced[block.target.block] = block, block.graphs
     requests = {}
@@ -477,10 +463,10 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
 
 def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Minimize the visited blocks to the code they execute."""
-    visited = {block.visit.block: block for block in blocks if block.visit is not None}
-    work = [(block.visit, block.emitted) for block in visited.values() if block.visit and block.emitted]
-    for key, minimized in minimize_all(work, context.index, **context.sandbox):
-        visited[key].minimized = minimized
+    by_id = _by_id(blocks)
+    work = {key: (*block.visit, block.emitted) for key, block in by_id.items() if block.visit and block.emitted}
+    for key, columns in minimize_all(work, context.index, **context.sandbox):
+        by_id[key].minimized = columns
 
 
 #: The stages by the name of their lap in the report.
@@ -507,3 +493,63 @@ def _track(label: str, total: int, items: Iterable[T]) -> Iterator[T]:
         for item in items:
             yield item
             advance(1)
+
+
+# --- packages of extras, which a class says it lacks: `No module named ...`, `pip install vis[image]` -----------------
+
+
+_EXTRA = re.compile(r"extra == \"([^\"]+)\"")
+Extras = Mapping[str, Sequence[str]]  # requirements by the name of the extra
+
+
+def find_lacking_extras(block: PendingBlock) -> Extras:
+    """Return the extras that the error of a block asks for, each with the requirements that it names."""
+    source, error = block.target.module.source, block.verdict.error
+    if block.emitted is None or block.verdict.kind is None or error is None:
+        return {}
+    named = {canonicalize_name(text) for word in re.findall(r"\w+", error) for text in list_distributions(word)}
+    named -= {*PROVIDED, *(canonicalize_name(Requirement(text).name) for text in block.emitted.requires)}
+    extras: dict[str, list[str]] = {}
+    for item in parse_requirements(source.requires):
+        for name in _EXTRA.findall(str(item.marker or "")):
+            if f"[{name}]" in error or canonicalize_name(item.name) in named:
+                extras.setdefault(name, []).append(f"{item.name}{item.specifier}")
+    return extras
+
+
+def emit_with_extras(
+    blocks: Sequence[PendingBlock], lacking: Mapping[str, Extras], library: CorpusIndex, index: FactsIndex
+) -> dict[str, PendingBlock]:
+    """Return blocks, by id, as if their sources required the extras that they lack."""
+    needs: dict[str, list[str]] = {}
+    for block in blocks:
+        texts = [text for texts in lacking[block.target.block].values() for text in texts]
+        needs.setdefault(block.target.module.source.name, []).extend(texts)
+    sources = [
+        replace(source, requires=tuple(dict.fromkeys([*source.requires, *needs.get(source.name, ())])))
+        for source in library.sources
+    ]
+    extended = CorpusIndex(
+        sources,
+        library.load,
+        distributions=library.distributions,
+        load_outline=library.load_outline,
+        extras=tuple(sorted({text for texts in needs.values() for text in texts})),
+    )
+    emitter = Emitter(extended, index)
+    emitted = {}
+    for block in blocks:
+        module = extended.by_path[block.target.module.source.name, block.target.module.file.path]
+        target = replace(block.target, module=module)
+        outcome = emitter.emit(target)
+        if isinstance(outcome, Emitted):
+            emitted[block.target.block] = PendingBlock(target, outcome, BlockVerdict("emitted"))
+    return emitted
+
+
+def choose_form(block: PendingBlock, extras: Extras, other: PendingBlock | None) -> PendingBlock:
+    """Return the form with the extras if it gets as far with them, else the block, with the extra as what it lacks."""
+    if other is not None and LEVELS.index(other.verdict.level) >= LEVELS.index(block.verdict.level):
+        return other
+    block.verdict = replace(block.verdict, kind=f"missing_extra: {', '.join(extras)}")
+    return block

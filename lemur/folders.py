@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 import curate.kinds
-import extract.kinds
+import extract.folder.verify
 import lemur.experts.facts
 import lemur.export.records
 import lemur.synthesis.folder
@@ -50,7 +50,7 @@ DEMO = "demo.json"
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for package in (
-        extract.kinds,
+        extract.folder.verify,
         curate.kinds,
         train.ablation,
         lemur.synthesis.folder,

@@ -200,7 +200,7 @@ def block_in(folder: Path, wanted: str) -> BlockComputation:
 
     Raises: UserError if there is no such block, or it has no code.
     """
-    row, index = find_block(folder, wanted).row, open_index(folder)
+    row, index = find_block(folder, wanted), open_index(folder)
     found = index.read("SELECT number FROM blocks WHERE block = ?", row.block)
     if not found:
         raise UserError(f"{row.block}: it has no code: it was not emitted; give another block")

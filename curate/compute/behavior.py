@@ -13,7 +13,7 @@ from curate.compute.runs import NetFailure
 from lemur_core.files import Json
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from manifests.records.base import Behavior
+from manifests.records.common import Behavior
 
 #: Images are measured at these sizes first, then at the size of the trace: the same computation for less.
 _SIZES = (32, 64, 128)

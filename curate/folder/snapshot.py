@@ -19,7 +19,7 @@ from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from manifests import records
-from manifests.conversations.conversation import write_chat_tables
+from manifests.conversations import write_chat_tables
 from manifests.folders.kinds import SNAPSHOT, Card
 from manifests.folders.manifest import Input
 from manifests.folders.tables import write_table, write_tables

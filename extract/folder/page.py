@@ -1,161 +1,343 @@
-"""HTML page of an extraction: the level that its blocks reached, and the library of blocks with how each runs.
+"""What came out of an extraction: `report.md`, the summary of the command, and the page with its library of blocks.
 
 The page contains nothing that must not be redistributed: code and graphs of blocks whose license is not known to
 allow it stay in the files of the folder, which the page lists.
 """
 
-import json
-from collections.abc import Collection, Iterator, Sequence
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from extract.folder.report import overview
-from extract.specs.make import print_call, read_observed
+from extract.model.blocks import list_facts
+from extract.model.results import at_least, count_reached
+from extract.specs.make import print_call, read_observed, read_spec_graph, read_specs
 from lemur_core.describe.picture import Box, boxes
-from lemur_core.files.markdown import count, plural
-from lemur_core.graphs.serialization import deserialize
-from lemur_core.graphs.symbolic import evaluate_graph
-from manifests.folders.frame import (
-    Entry,
-    EntryLibrary,
-    Page,
-    View,
-    code,
-    facts,
-    graph,
-    link,
-    note,
-    operations,
-    table,
-)
-from manifests.folders.kinds import EXTRACTION, lines_text
+from lemur_core.files.errors import UserError
+from lemur_core.files.markdown import count, make_visible, percent, plural
+from lemur_core.similarity.views import LEXICAL, STRUCTURAL
+from manifests.folders import frame
+from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Manifest
-from manifests.provenance import SPECS, TABLE, find_blocked_blocks, get_minimized_path, read_parts, without_source
+from manifests.folders.report import settings, shares
+from manifests.provenance import TABLE, find_blocked_blocks, get_minimized_path, read_parts, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.records import Block, Observed
+from manifests.records import LEVELS, Block, Level, Spec
 
+#: The level that the paper calls "validated and executable".
+VALIDATED: Level = "executed"
+
+_MEANS = {
+    "discovered": "concrete nn.Module classes with a forward",
+    "emitted": "a closed file was written",
+    "parsed": "it is Python",
+    "compiled": "it compiles",
+    "executed": "it runs in a clean interpreter and its class is an nn.Module",
+    "constructed": "the class was instantiated",
+    "forward": "it computed an output",
+    "backward": "gradients flow",
+}
+END = (
+    "## Single blocks\n\n"
+    "`blocks.parquet` has one row for every class, and why it came no further; `lemur show BLOCK --in DIR` shows one"
+    " with its code. `required_repos.json` says what each closed file needs, and where its parts came from.\n\n"
+    "`specs.jsonl` has one line for each closed file: what the block is and does, without its source; `lemur search"
+    " QUERY --in DIR` searches it."
+)
+#: Maximum number of notes to print; the manifest contains all.
+_PRINTED_NOTES = 10
 #: Maximum number of boxes with one operation each.
 _BOXES = 40
-#: The summary of a block, the operations of its graph, and the graph as boxes.
-_Described = tuple[str, Sequence[str], Sequence[Box]]
+
+#: A part of a manifest.
+Stated = Mapping[str, Any]
+#: The number of blocks by level, of each group.
+_Levels = Mapping[str, Mapping[str, int]]
+
+_PLACE = re.compile(r"^\S+ \S+:\d+: ")
 #: Columns that are counted and listed; the others are read when the entries are written.
-_LISTED = (
-    *("block", "name", "source", "category", "level", "error_kind", "license", "fidelity", "n_lines", "lean_lines"),
-    *("quality", "observed"),
+_COUNTED = ("block", "error_kind", "error", "lean_error", "n_lines", "lean_lines", "quality")
+_LISTED: tuple[str, ...] = (
+    "block",
+    "name",
+    "source",
+    "category",
+    "level",
+    "license",
+    "fidelity",
+    "n_lines",
+    "lean_lines",
+    "quality",
 )
-_OPENED = (
-    *("qualname", "path", "start_line", "end_line", "error", "requires", "swhid", "file", "arguments", "dynamic"),
-    *("lean_code", "lean_license", "lean_requires", "lean_error"),
-)
+_LISTED += ("observed",)
+#: Facts of a block that have views of their own or links, or are long.
+_APART = frozenset({"runs as", "shapes", "also", "file", "inferred"})
 
 
-def extraction_page(folder: Path, manifest: Manifest) -> Page:
+def overview(folder: Path, parameters: Stated, counts: Stated, details: Stated) -> frame.Page:
+    """Return title, lead and views of an extraction, from its table and these fields of its manifest."""
+    rows, level = list(EXTRACTION.rows(folder, Block, _COUNTED)), parameters["level"]
+    goal, *further = _list_levels(level)
+    part, whole = counts["reached"][goal], counts["blocks"]
+    past = {"forward": "computed an output", "backward": "let gradients flow"}.get(goal, goal)
+    beyond = ", ".join(f"{count(counts['reached'][name])} {name}" for name in further)
+    lead = (
+        f"{count(part)} of {plural(whole, 'class', 'classes')} {past} ({percent(part, whole)}). From"
+        f" {plural(len(counts['sources']), 'source')}, validated up to level {level}"
+        f"{f' ({beyond})' if beyond else ''}; the closed files have {plural(counts['lines'], 'line')}."
+    )
+    taken = {s["name"]: (s.get("origin") or s["name"], s["instead_of"]) for s in _list_taken(details)}
+    direct = {name: levels for name, levels in counts["sources"].items() if name not in taken}
+    categories = "Categories are by name, not proven, by the table in `extract/model/categories.py`."
+    fidelity, original = counts["fidelity"], "Against the class as imported from its own package."
+    stand_ins = [(name, *facts) for name, facts in taken.items()]
+    days = list(details.get("days", {}).items())
+    views = [
+        _levels(level, counts),
+        _failures(rows),
+        *_running(rows, counts, details),
+        shares("Fidelity", ("", "classes"), fidelity, sum(fidelity.values()), original),
+        _distinct(details["distinct"]),
+        _groups("By source", "source", counts["sources"], level, direct=direct if taken else None),
+        frame.table("Sources that could not be opened", ["source", "reason"], list(details["unopened"].items())),
+        frame.table("Sources that stand in for others", ["source", "taken from", "in the place of"], stand_ins),
+        frame.table(f"Requirements as of {parameters['as_of']}", ["release", "of"], days),
+        _groups("By category", "category", counts["categories"], level, categories),
+        _quality([row.quality for row in rows if row.quality is not None]),
+        settings(parameters),
+    ]
+    corpus = parameters.get("corpus")
+    title = f"Blocks of the corpus {corpus}" if corpus else "Extracted PyTorch blocks"
+    return frame.Page(title, "extraction", lead, [view for view in views if view["rows"]])
+
+
+def _list_taken(details: Stated) -> list[Stated]:
+    """Return the sources that stand in for others."""
+    return [source for source in details["sources"] if source.get("instead_of")]
+
+
+def _list_levels(level: Level) -> list[Level]:
+    """Return the levels from the one that a run is judged by, `executed` or an earlier requested one, to this one."""
+    return list(LEVELS[min(LEVELS.index(level), LEVELS.index(VALIDATED)) : LEVELS.index(level) + 1])
+
+
+def _count_shares(title: str, numbers: Mapping[str, int], whole: int, intro: str) -> frame.View:
+    """Return a table of numbers of blocks in this order, each with its share of the whole."""
+    rows = [(what, number, percent(number, whole)) for what, number in numbers.items()] if whole else []
+    return frame.table(title, ["", "blocks", "%"], rows, intro)
+
+
+def _levels(goal: Level, counts: Stated) -> frame.View:
+    """Count the blocks at each level, and those that stopped there; levels above the requested one were not tried."""
+    rows: list[list[frame.Cell]] = []
+    for level in LEVELS[: LEVELS.index(goal) + 1] if counts["blocks"] else ():
+        reached, stopped = counts["reached"][level], counts["levels"][level] if level != goal else 0
+        rows.append([level, _MEANS[level], reached, percent(reached, counts["blocks"]), stopped])
+    return frame.table("How far they came", ["level", "", "classes", "%", "stopped here"], rows)
+
+
+def _failures(rows: Iterable[Block]) -> frame.View:
+    """Return the failures by reason, most blocks first; each with its most common message."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for row in rows:
+        if row.error_kind is not None:  # a report is redistributed, whatever the license
+            message = _PLACE.sub("", without_source(row.error or ""))
+            kinds.setdefault(row.error_kind, []).append((message, row.block))
+    whole = sum(map(len, kinds.values()))
+    lines: list[list[frame.Cell]] = []
+    for kind, members in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0])):
+        # The most common message; of equally common ones the first in order, so that runs agree.
+        message, times = min(Counter(text for text, _ in members).items(), key=lambda item: (-item[1], item[0]))
+        block = next(block for text, block in members if text == message)
+        shown = (message[:200] or "(none)") + (f" ({count(times)} ×)" if times > 1 else "")
+        lines.append([kind, shown, block, len(members), percent(len(members), whole)])
+    head = ["reason", "commonest message", "for example", "classes", "% of failures"]
+    return frame.table("Why they came no further", head, lines)
+
+
+def _running(rows: Sequence[Block], counts: Stated, details: Stated) -> Iterator[frame.View]:
+    """Yield what was seen of the blocks that run forward, and why something of them was not."""
+    running, graphs = counts["reached"]["forward"], counts["graphs"]
+    if not running:
+        return
+    numbers = {
+        **{f"arguments: {name}": number for name, number in counts["arguments"].items()},
+        **{f"not shown: {kind}": number for kind, number in counts["not_shown"].items()},
+        "with a graph": graphs["blocks"],
+    }
+    if graphs["blocks"]:
+        numbers |= {"different graphs": graphs["distinct"], "different up to widths": graphs["distinct_widths"]}
+    if rebuilt := details.get("rebuilt", {}).get("specs"):
+        numbers["rebuilt from their specs, as a proof"] = rebuilt
+        labels = {"written": "written", "equal": "equal to the original in every bit"}
+        labels["other_sizes"] = "compared at several input sizes"
+        numbers |= {f"of these {label}": details["rebuilt"][name] for name, label in labels.items()}
+    reasons = {"No graph": details.get("no_graph", {}), "Not rebuilt": details.get("not_rebuilt", {})}
+    intro = "Equal graphs are the same computation in eval and in train mode."
+    if lean := [row for row in rows if row.lean_lines is not None]:
+        numbers["with a lean form, equal in every bit"] = len(lean)
+        cut, full = (statistics.median(getattr(row, name) or 0 for row in lean) for name in ("lean_lines", "n_lines"))
+        intro += f" A lean form has {cut:,g} lines at the median, the same blocks in full have {full:,g}."
+        reasons["No lean form"] = Counter(row.lean_error.partition(":")[0] for row in rows if row.lean_error)
+    yield _count_shares("Blocks that run forward", numbers, running, intro)
+    yield from (shares(title, ("reason", "blocks"), why, running) for title, why in reasons.items())
+
+
+def _distinct(distinct: Mapping[str, int]) -> frame.View:
+    """Return the unique blocks among the executed, by stage of curation, next to the published figure."""
+    numbers = {
+        "executed blocks that can be compared": distinct["codes"],
+        "different but for comments and layout": distinct["exact"],
+        f"and no near text (Jaccard >= {LEXICAL:.2f})": distinct["lexical"],
+        f"and no near structure (Jaccard >= {STRUCTURAL:.2f})": distinct["structural"],
+        "and no other text of the same computation": distinct["graph"],
+    }
+    intro = (
+        "Each line includes those above it; these are the stages of `lemur curate`, over the whole closed file."
+        " NN-RAG's paper counts 771 of its 941 validated blocks (82 %) after text, near text and near structure."
+    )
+    return _count_shares("Unique", numbers, distinct["codes"], intro)
+
+
+def _groups(
+    title: str, label: str, groups: _Levels, asked: Level, intro: str = "", *, direct: _Levels | None = None
+) -> frame.View:
+    """Return a table of groups with the number at each level, and the share at the level that the run is judged by.
+
+    Args: direct: the groups that do not stand in for others, which get a line below that of all.
+    """
+    goal, *further = _list_levels(asked)
+    # Levels below the goal say little once blocks were executed.
+    ladder = [goal, *further] if further else [level for level in LEVELS[1:] if at_least(asked, level)]
+    wholes = {"all": groups, **({} if direct is None else {"reached directly": direct})}
+    summed = {name: sum((Counter(levels) for levels in part.values()), Counter[str]()) for name, part in wholes.items()}
+    rows: list[list[frame.Cell]] = []
+    for name, levels in (*groups.items(), *summed.items()) if groups else ():
+        on = count_reached(levels)
+        rows.append([name, on["discovered"], *(on[level] for level in ladder), percent(on[goal], on["discovered"])])
+    return frame.table(title, [label, "classes", *ladder, f"% {goal}"], rows, intro)
+
+
+def _quality(scores: Sequence[float]) -> frame.View:
+    """Return the code quality of the closed files, by LEMUR's score."""
+    rows: list[tuple[str, frame.Cell]] = []
+    if scores:
+        clean = sum(score == 1 for score in scores)
+        share = f"{count(clean)} of {plural(len(scores), 'file')} ({percent(clean, len(scores))})"
+        median, mean = statistics.median(scores), statistics.mean(scores)
+        rows = [("without a finding", share), ("median, mean, least", f"{median:.2f}, {mean:.3f}, {min(scores):.2f}")]
+    intro = (
+        "A score is 1.0 less 0.05 an error, 0.02 a warning (Pyflakes), 0.01 a line over 120 characters or a function of"
+        " a complexity above 10 (Radon): LEMUR's score, over the whole lean form, or the closed file where there is"
+        " none; column `quality`."
+    )
+    return {**frame.facts("Code quality", rows), "intro": intro}
+
+
+def summary_text(manifest: Manifest, out: Path) -> str:
+    """Return the summary that the command prints: levels reached, reasons for failures, omitted sources."""
+    counts, details, level = manifest.counts, manifest.details, manifest.parameters["level"]
+    whole, reached = counts["blocks"], counts["reached"]
+    lines = [f"{plural(whole, 'class', 'classes')} of {plural(len(counts['sources']), 'source')}"]
+    lines += [
+        f"  {name:<12} {count(reached[name]):>8}  {percent(reached[name], whole)}"
+        for name in LEVELS[1 : LEVELS.index(level) + 1]
+    ]
+    lines += [f"    {count(number):>8}  of these: {kind}" for kind, number in counts["not_shown"].items()]
+    if counts["failures"]:
+        lines.append("  came no further:")
+        lines += [f"    {count(number):>8}  {kind}" for kind, number in counts["failures"].items()]
+    if "targets" in counts:
+        targets = counts["targets"]
+        lines.append(f"  {count(targets['found'])} of {plural(targets['names'], 'name')} found")
+    lines += [f"  left out: {name}: {why}" for name, why in details["unopened"].items()]
+    lines += [f"  taken: {source['name']} in the place of {source['instead_of']}" for source in _list_taken(details)]
+    notes = details["notes"]
+    lines += [f"  note: {note}" for note in notes[:_PRINTED_NOTES]]
+    if len(notes) > _PRINTED_NOTES:
+        lines.append(f"  and {plural(len(notes) - _PRINTED_NOTES, 'further note')} in manifest.json")
+    memory = manifest.measured.peak_memory_bytes / 2**20
+    lines.append(f"{out}: {manifest.measured.seconds:.1f} s, {memory:,.0f} MiB; see report.md")
+    return "\n".join(map(make_visible, lines))
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def extraction_page(folder: Path, manifest: Manifest) -> frame.Page:
     """Return the page of an extraction, from its table and specs; code is read when the page is written."""
-    rows = list(EXTRACTION.rows(folder, Block, _LISTED))
-    library = EntryLibrary(
+    entries = []
+    for row in EXTRACTION.rows(folder, Block, _LISTED):
+        seen = read_observed(row)
+        facets = (row.level, row.category, row.source, row.license, row.fidelity or "not compared")
+        numbers = (None if seen is None else seen.parameters, row.n_lines, row.lean_lines, row.quality)
+        entries.append(frame.Entry(name=row.name, note=row.block, facets=facets, numbers=numbers))
+    library = frame.EntryLibrary(
         title="Library",
         noun="blocks",
         facets=("level", "category", "source", "license", "fidelity"),
         numbers=("parameters", "lines", "lean lines", "quality"),
-        entries=[_entry(row) for row in rows],
+        entries=entries,
         views=_views(folder),
-        total=len(rows),
+        total=len(entries),
         elsewhere=TABLE,
     )
     versions = manifest.versions
     about = [
         ("licenses", ", ".join(f"{name} {count(n)}" for name, n in manifest.counts["licenses"].items())),
         ("created with", f"lemur-curator {versions.get('lemur-curator')}, torch {versions.get('torch', '–')}"),
-        ("in words", [link("report.md", "report.md"), link("manifest.json", "manifest.json")]),
+        ("in words", [frame.link("report.md", "report.md"), frame.link("manifest.json", "manifest.json")]),
     ]
     page = overview(folder, manifest.parameters, manifest.counts, manifest.details)
-    return replace(page, views=[facts("Overview", about), *page.views], library=library)
+    return replace(page, views=[frame.facts("Overview", about), *page.views], library=library)
 
 
-# -- blocks -------------------------------------------------------------------------------------------------------
-
-
-def _entry(row: Block) -> Entry:
-    seen = read_observed(row)
-    return Entry(
-        name=row.name,
-        note=row.block,
-        facets=(row.level, row.category, row.source, row.license, row.fidelity or "not compared"),
-        numbers=(None if seen is None else seen.parameters, row.n_lines, row.lean_lines, row.quality),
-    )
-
-
-def _views(folder: Path) -> Iterator[list[View]]:
+def _views(folder: Path) -> Iterator[list[frame.View]]:
     withheld = find_blocked_blocks(folder, read_parts(folder))
-    specs = _specs(folder, withheld)
-    for row in EXTRACTION.rows(folder, Block, (*_LISTED, *_OPENED)):
-        yield _detail_views(row, *specs.get(row.block, ("", [], [])), withheld=row.block in withheld)
+    specs = {spec.block: _describe(spec, withheld=spec.block in withheld) for spec in read_specs(folder)}
+    for row in EXTRACTION.rows(folder, Block):
+        yield _detail_views(row, *specs.get(row.block, ("", (), ())), withheld=row.block in withheld)
 
 
-def _specs(folder: Path, withheld: Collection[str]) -> dict[str, _Described]:
-    """Return summary, operations and graph of each spec; none shows how a withheld block computes its outputs."""
-    specs: dict[str, _Described] = {}
-    with (folder / SPECS).open(encoding="utf-8") as lines:
-        for line in lines:
-            spec = json.loads(line)
-            algorithm, summary = spec.get("algorithm"), spec["summary"]
-            described: list[str] = []
-            drawn: list[Box] = []
-            if algorithm is not None and spec["block"] not in withheld:
-                described = algorithm["operations"]
-                try:
-                    drawn = boxes(evaluate_graph(deserialize(algorithm["eval"], algorithm["sizes"])), _BOXES)
-                except (ValueError, LookupError, TypeError):  # written by another release
-                    drawn = []
-            specs[spec["block"]] = (summary, described, drawn)
-    return specs
+def _describe(spec: Spec, *, withheld: bool) -> tuple[str, Sequence[str], Sequence[Box]]:
+    """Return the summary of a block, the operations of its graph and the graph as boxes; those not if withheld."""
+    if spec.algorithm is None or withheld:
+        return spec.summary, (), ()
+    try:
+        graph = read_spec_graph(spec)
+    except UserError:  # written by another release
+        graph = None
+    return spec.summary, spec.algorithm.operations, () if graph is None else boxes(graph, _BOXES)
 
 
 def _detail_views(
     row: Block, summary: str, described: Sequence[str], drawn: Sequence[Box], *, withheld: bool
-) -> list[View]:
+) -> list[frame.View]:
     seen, lines, minimized = read_observed(row), print_call(row, row.lean_code), row.lean_code
-    views = [facts("Block", _facts(row, seen, summary, withheld=withheld))]
+    names = [(row.file, row.n_lines)] if row.file else []
+    if row.file and minimized is not None:
+        names.append((get_minimized_path(row.file), row.lean_lines))
+    files = [frame.link(f"{name} ({plural(lines or 0, 'line')})", name) for name, lines in names]
+    facts = [fact for fact in list_facts(row, redact=without_source, local=withheld) if fact[0] not in _APART]
+    views = [frame.facts("Block", [("summary", summary), *facts, ("files", files)])]
     if lines:
-        views.append(code("How it runs", "\n".join(lines)))
+        views.append(frame.code("How it runs", "\n".join(lines)))
     if seen is not None and seen.cases:
         cases = []
         for case in seen.cases:
             inputs = "; ".join(f"{name} {shape}" for name, shape in case.inputs.items())
             cases.append([inputs, "; ".join(case.outputs) or "no tensor"])
-        views.append(table("Shapes", ["in", "out"], cases))
+        views.append(frame.table("Shapes", ["in", "out"], cases))
     if described:
-        views.append(operations("What it computes", described, "From its graph, without names of its source."))
+        views.append(frame.operations("What it computes", described, "From its graph, without names of its source."))
     if drawn:
-        views.append(graph("Graph", drawn))
+        views.append(frame.graph("Graph", drawn))
     if minimized is not None and not withheld and is_permissive(row.lean_license or NOASSERTION):
-        views.append(code("Lean code", minimized, get_minimized_path(row.file or "")))
+        views.append(frame.code("Lean code", minimized, get_minimized_path(row.file or "")))
     elif row.file is not None:
         why = "its license is not known to permit redistribution" if minimized is not None else "there is no lean form"
-        views.append(note("Code", f"It is not shown here: {why}. The files are linked above."))
+        views.append(frame.note("Code", f"It is not shown here: {why}. The files are linked above."))
     return views
-
-
-def _facts(row: Block, seen: Observed | None, summary: str, *, withheld: bool) -> list[tuple[str, Any]]:
-    use = " (not known to be permissive: for local use)" if withheld or not is_permissive(row.license) else ""
-    stopped = None if row.error_kind is None else f"{row.error_kind}: {without_source(row.error or '')}"
-    names = [(row.file, row.n_lines)] if row.file else []
-    if row.file and row.lean_code is not None:
-        names.append((get_minimized_path(row.file), row.lean_lines))
-    files = [link(f"{name} ({plural(lines or 0, 'line')})", name) for name, lines in names]
-    return [
-        ("summary", summary),
-        ("level", row.level),
-        ("stopped", stopped),
-        ("from", f"{row.source}, {row.path}, lines {lines_text(row.start_line, row.end_line)}"),
-        ("license", f"{row.license}{use}"),
-        ("fidelity", row.fidelity and f"{row.fidelity} with the class of the installed package"),
-        ("requires", ", ".join(row.requires)),
-        ("parameters", None if seen is None else count(seen.parameters)),
-        ("layers", seen and ", ".join(f"{layer} {count(n)}" for layer, n in seen.layers.items())),
-        ("dynamic", (row.dynamic or "").splitlines()),
-        ("lean form", None if not row.lean_error else f"none: {without_source(row.lean_error)}"),
-        ("files", files),
-        ("swhid", row.swhid),
-    ]

@@ -1,6 +1,8 @@
-"""What holds in an extraction besides what follows from its tables, by other means than those of its writer.
+"""What an extraction is verified by: its derived files, written again, and laws that their writer cannot prove.
 
-Code is parsed and checked by pyflakes; each file must match the table and its header. Last, the printed calls of the
+Taken from its tables as they are: classes and their code, how far each came, what was observed, the recorded graphs,
+and where the parts of a file are from. All else follows, and is compared cell by cell. The laws hold by other means:
+code is parsed and checked by pyflakes; each file must match the table and its header. Last, the printed calls of the
 blocks are executed in the sandbox, each below the full and the lean form of its file.
 """
 
@@ -8,37 +10,52 @@ import ast
 import contextlib
 import itertools
 import re
+import shutil
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from extract.arguments.messages import CallRequest
-from extract.model.results import at_least
+from extract.folder.page import extraction_page
+from extract.folder.write import code_paths, qualities, write_blocks, write_contents
+from extract.model.blocks import find, find_code
+from extract.model.results import Options, RunFacts, at_least, code_columns
 from extract.proofs.minimize import list_requirements
 from extract.proofs.runtime import PROVIDED, BlockRuntime, releases_of, runtime_for
 from extract.resolve.distributions import is_stated, read_confirmed
 from extract.resolve.modules import FOUNDATION, RUNTIME
 from extract.resolve.requirements import list_imports
-from extract.specs.make import algorithm_faults, print_call, read_specs
+from extract.resolve.standins import replacement_source
+from extract.sources import PackageSource
+from extract.specs.behavior import list_not_shown
+from extract.specs.make import SHARED, algorithm_faults, make_spec, neutralize, print_call, read_specs, to_line
+from extract.specs.splits import SplitAssignment, write_spec_tables
+from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores, map_chunks
+from lemur_core.graphs.identity import compute_identities
+from lemur_core.graphs.serialization import load_graphs
 from lemur_core.sandbox import Failure, Job, Limits, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
 from manifests.folders.checks import Check, check_faults, run_checks
-from manifests.folders.kinds import EXTRACTION, Folder, lines_text
+from manifests.folders.kinds import EXTRACTION, Folder, lines_text, verify_folder
 from manifests.folders.manifest import Manifest
+from manifests.folders.tables import iterate_rows
 from manifests.provenance import (
+    REQUIREMENTS,
+    SPECS,
     TABLE,
     BlockNeeds,
     Requirements,
@@ -48,18 +65,120 @@ from manifests.provenance import (
     read_requirements,
 )
 from manifests.provenance.licenses import NOASSERTION, is_permissive
-from manifests.records import LEVELS, Block
+from manifests.records import LEVELS, Block, Spec
+
+# --- derived files, written again -------------------------------------------------------------------------------------
 
 
-def check_extraction(folder: Folder) -> list[Check]:
+#: Details of the manifest that the stages and sources state.
+_GIVEN = frozenset({"sources", "unopened", "notes", "distinct", "withheld"})
+
+
+def _derive(folder: Folder, made: Path) -> Json:
+    """Write the extraction again; see `Derive`. Where code was not published, what needs all of it is left out."""
+    path, manifest = folder.path, folder.manifest
+    stored = list(EXTRACTION.rows(path, Block))
+    specs = {spec.block: spec for spec in read_specs(path)}
+    rows = _derive_rows(stored, specs, folder.jobs)
+    write_blocks(made, rows, manifest.parameters["level"])
+    whole = not manifest.details.get("withheld")
+    emitted = [row for row in rows if row.code_sha256 is not None]
+    if list(specs) != [row.block for row in emitted]:
+        raise UserError(f"{SPECS}: its lines are not those of the blocks that have code, in their order")
+    again = [_derive_spec(row, specs[row.block]) for row in emitted]
+    (made / SPECS).write_text("".join(f"{to_line(spec)}\n" for spec in again), encoding="utf-8", newline="\n")
+    facts = _read_facts(manifest)
+    if not whole:
+        stated = {
+            row["block"]: SplitAssignment(row["cluster"], row["split"])
+            for file in EXTRACTION.files(path, "specs")
+            for row in iterate_rows(file, ("block", "cluster", "split"))
+        }
+        write_spec_tables(made, again, [stated[spec.block] for spec in again])
+        return {}
+    shutil.copyfile(path / REQUIREMENTS, made / REQUIREMENTS)
+    _, counts, details = write_contents(made, rows, again, facts)
+    return {"counts": counts, "details": {"distinct": details["distinct"]}}
+
+
+def _derive_rows(stored: Sequence[Block], specs: dict[str, Spec], jobs: int | None) -> list[Block]:
+    """Return the rows with the columns that follow from the others, from code and from graphs worked out again."""
+    paths = code_paths([row.block for row in stored if row.code_sha256 is not None])
+    scores = qualities([row.lean_code or row.code for row in stored], jobs)
+    rows = []
+    for row, score in zip(stored, scores, strict=True):
+        changed: dict[str, Any] = {
+            "block": f"{row.source}::{row.qualname}",
+            "name": row.qualname.rpartition(".")[2],
+            "file": paths.get(row.block),
+            "not_shown": "\n".join(list_not_shown(row.observed)) or None,
+        }
+        if row.code is not None or row.code_sha256 is None:
+            changed |= code_columns(row.code)
+        if row.lean_code is not None or row.lean_sha256 is None:
+            lean = code_columns(row.lean_code)
+            changed |= {"lean_sha256": lean["code_sha256"], "lean_lines": lean["n_lines"]}
+        if row.lean_sha256 is None:
+            changed |= {"lean_requires": (), "lean_license": None}
+        if row.code is not None:
+            changed["quality"] = score
+        spec = specs.get(row.block)
+        if spec is not None and spec.algorithm is not None:
+            identities = compute_identities(load_graphs(dict(spec.algorithm)))
+            changed |= {name: identities[name] for name in ("graph", "graph_widths")}
+        rows.append(row.model_copy(update=changed))
+    return rows
+
+
+def _derive_spec(row: Block, stored: Spec) -> Spec:
+    """Return the spec of a block, made again; if it needs code or a graph that was not published, what both state."""
+    stated = stored.model_copy(update={name: getattr(row, name) for name in SHARED})
+    if row.code is None:
+        return stated
+    if stored.withheld or (stored.graph is not None and stored.algorithm is None):
+        return neutralize(stated, row.code)
+    answer: dict[str, Any] | None = None
+    if (algorithm := stored.algorithm) is not None:
+        answer = {**algorithm.model_dump(mode="json"), "dead_classes": ()}
+        # Which classes of the file took part was seen when it ran.
+        answer["dead_classes"] = make_spec(row, answer).dependencies.keys() - stored.dependencies.keys()
+    return make_spec(row, answer)
+
+
+def _read_facts(manifest: Manifest) -> RunFacts:
+    """Return the request and the sources as the manifest states them."""
+    parameters = dict(manifest.parameters)
+    chat = parameters.pop("chat")
+    about = {"chat": chat is not None} | ({} if chat is None else {"chat_max_tokens": chat["max_tokens"]})
+    details = manifest.details
+    sources = [
+        PackageSource(**{**_freeze(source), "files": ()}, root=Path(), requires=()) for source in details["sources"]
+    ]
+    return RunFacts(
+        Options(**_freeze(parameters), **about),
+        tuple(sources),
+        tuple(details["unopened"].items()),
+        notes=details["notes"],
+        details={name: value for name, value in details.items() if name not in _GIVEN},
+    )
+
+
+def _freeze(stated: Json) -> dict[str, Any]:
+    """Return values of JSON with tuples for lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in stated.items()}
+
+
+# --- laws -------------------------------------------------------------------------------------------------------------
+
+
+def _check_extraction(folder: Folder) -> list[Check]:
     """Check the promises of an extraction whose tables have the right columns."""
     path, manifest = folder.path, folder.manifest
     rows = list(EXTRACTION.rows(path, Block, [name for name in Block.model_fields if name != "code"]))
     needs = read_requirements(path)
     confirmed = read_confirmed(manifest.parameters.get("distributions", ()))
     checks = [
-        _check_ids(rows),
-        _check_levels(path, rows, manifest),
+        _check_rows(path, rows, manifest),
         *run_checks("requirements", lambda: _check_requirements(rows, needs)),
         *run_checks("sources", lambda: _check_sources(rows, needs, manifest)),
         *check_code(path, rows, _list_packages(rows, needs), confirmed, folder.jobs),
@@ -72,35 +191,31 @@ def check_extraction(folder: Folder) -> list[Check]:
     return checks
 
 
-def _check_ids(rows: Sequence[Block]) -> Check:
-    wrong = [] if len({row.block for row in rows}) == len(rows) else ["a block id occurs twice"]
-    lines = [row for row in rows if not 1 <= row.start_line <= row.end_line]
-    wrong += [f"{row.block}: lines {row.start_line}-{row.end_line}" for row in lines]
-    return check_faults("ids", wrong, f"{len(rows):,} blocks, each with a unique name")
-
-
-def _check_levels(folder: Path, rows: Sequence[Block], manifest: Manifest) -> Check:
-    """Check that blocks from `emitted` on have code, and exactly those below the requested level have a reason."""
+def _check_rows(folder: Path, rows: Sequence[Block], manifest: Manifest) -> Check:
+    """Check names and lines, that blocks from `emitted` on have code, and that those below the goal say why."""
     goal = manifest.parameters.get("level")
     if goal not in LEVELS:
-        return Check("levels", ok=False, detail=f"the manifest's level is {goal!r}, not one of {', '.join(LEVELS)}")
+        return Check("blocks", ok=False, detail=f"the manifest's level is {goal!r}, not one of {', '.join(LEVELS)}")
     # Code is not published if its license forbids redistribution.
     table = pq.read_table(folder / TABLE, columns=["code", "code_sha256"])
     withheld = table["code"].null_count - table["code_sha256"].null_count
     stated = sum(entry.get("blocks", 0) for entry in manifest.details.get("withheld", []))
     wrong = [f"the code of {withheld} blocks is missing, {stated} are stated as withheld"] if withheld != stated else []
+    wrong += [f"{name}: {number} blocks" for name, number in Counter(row.block for row in rows).items() if number > 1]
     for row in rows:
         block, level = row.block, row.level
+        if row.start_line > row.end_line:
+            wrong.append(f"{block}: lines {row.start_line}-{row.end_line}")
         has_code = row.code_sha256 is not None
         if at_least(level, "emitted") != has_code:
             wrong.append(f"{block}: {level}, but {'has' if has_code else 'has no'} code")
-        if has_code != (row.n_lines is not None) or has_code != (row.file is not None):
+        if not has_code == (row.n_lines is not None) == (row.file is not None):
             wrong.append(f"{block}: n_lines and file do not go with its code")
         if (row.error_kind is None) != (row.error is None):
             wrong.append(f"{block}: a category of failure without a message, or the other way round")
         if at_least(level, goal) != (row.error_kind is None):
             wrong.append(f"{block}: {level} of {goal}, {row.error_kind or 'no reason recorded'}")
-    return check_faults("levels", wrong, f"every block is `{goal}`, or says why not")
+    return check_faults("blocks", wrong, f"{len(rows):,}, each with a unique name, `{goal}` or with a reason why not")
 
 
 def _check_requirements(rows: Sequence[Block], needs: Requirements) -> Check:
@@ -116,7 +231,7 @@ def _check_requirements(rows: Sequence[Block], needs: Requirements) -> Check:
             wrong.append(f"{entry.block}: not PEP 508: {error}")
         except ValueError as error:
             wrong.append(f"{entry.block}: {error}")
-    fine = f"{len(needs.blocks):,} entries: PEP 508, SWHIDs and sources as in the table"
+    fine = f"{plural(len(needs.blocks), 'entry', 'entries')}: PEP 508, SWHIDs and sources as in the table"
     return check_faults("requirements", wrong, fine)
 
 
@@ -126,13 +241,18 @@ def _check_sources(rows: Sequence[Block], needs: Requirements, manifest: Manifes
     inputs = {item.name: item.sha256 for item in manifest.inputs}
     same = inputs == {name: source["digest"] for name, source in stated.items()}
     wrong = [] if same else ["the inputs are not the sources"]
+    own = replacement_source()
     for name, known in needs.sources.items():
+        if name == own.name:  # stand-ins of ours, of the release that wrote the folder
+            wrong += [f"{name}: license is not {own.license}"] if known.license != own.license else []
+            continue
         facts = known.model_dump(include={"version", "origin", "digest", "swhid", "license"})
         differing = [key for key, value in facts.items() if (stated.get(name, {}).get(key) or None) != (value or None)]
         wrong += [f"{name}: {key} is not that of the manifest" for key in differing]
     of_others = (row.block for row in rows if row.digest != stated.get(row.source, {}).get("digest"))
     wrong += [f"{block}: its digest is not that of its source" for block in of_others]
-    return check_faults("sources", wrong, f"{len(stated):,} sources, the same in manifest, requirements and blocks")
+    fine = f"{plural(len(stated), 'source')}, the same in manifest, requirements and blocks"
+    return check_faults("sources", wrong, fine)
 
 
 def _entry_faults(entry: BlockNeeds, row: Block | None, needs: Requirements) -> Iterator[str]:
@@ -167,7 +287,7 @@ def _check_graphs(folder: Path, manifest: Manifest, rows: Sequence[Block]) -> Ch
         missing = (spec for spec in specs if spec.graph and spec.algorithm is None and "algorithm" not in spec.withheld)
         wrong += [f"{spec.block}: has a graph, but its spec has none" for spec in missing]
     number = sum(spec.algorithm is not None for spec in specs)
-    return check_faults("graphs", wrong, f"{number:,} graphs of specs have the identities and facts that are stated")
+    return check_faults("graphs", wrong, f"{plural(number, 'graph')} of specs: identities and facts as stated")
 
 
 # --- files, one by one -----------------------------------------------------------------------------------------------
@@ -182,11 +302,11 @@ _FEW = 60  # blocks; with fewer, starting processes costs more than it saves
 
 #: Checks of single files, in the order of the report, with the text for success.
 _OF_CODE = {
-    "parses": "files are Python",
-    "undefined names": "files, none by pyflakes",
-    "imports": "files import the standard library, the runtime and what they require, and nothing of their origin",
-    "headers": "files name their block and license",
-    "lean forms": "files, of each what the table says of its lean form",
+    "parses": "Python",
+    "undefined names": "none by pyflakes",
+    "imports": "the standard library, the runtime and what they require, and nothing of their origin",
+    "headers": "of their block and license",
+    "lean forms": "of each what the table says",
 }
 
 
@@ -215,7 +335,7 @@ def check_code(
             for name, fault in found:
                 faults[name].append(fault)
             advance(done)
-    return [check_faults(name, faults[name], f"{number:,} {text}") for name, text in _OF_CODE.items()]
+    return [check_faults(name, faults[name], f"{plural(number, 'file')}: {text}") for name, text in _OF_CODE.items()]
 
 
 def _check_batch(
@@ -397,3 +517,15 @@ def _list_jobs(folder: Path, origins: Mapping[str, Sequence[str]], runtime: Bloc
                 text = (folder / path).read_text(encoding="utf-8")
                 request = CallRequest(text, lines, folders, origins.get(row.source, ()))
                 yield RUN_CALL.job(f"{row.block}, {form}", request)
+
+
+KIND = replace(
+    EXTRACTION,
+    derive=_derive,
+    laws=(_check_extraction,),
+    find=find,
+    find_code=find_code,
+    page=extraction_page,
+)
+KINDS = (KIND,)
+verify = partial(verify_folder, KIND)

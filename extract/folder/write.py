@@ -10,9 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from extract.chat.build import build_chat, extraction_chat_card, read_rights
-from extract.folder.page import extraction_page
-from extract.folder.report import END, overview
+from extract.folder.chat import build_chat, extraction_chat_card
+from extract.folder.page import END, extraction_page, overview
 from extract.model.results import Result, RunFacts, at_least, count_rows
 from extract.resolve.requirements import requirements_text
 from extract.sources import PackageSource
@@ -25,7 +24,7 @@ from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.similarity.views import Distinct, count_distinct
 from lemur_core.source.quality import code_quality
-from manifests.conversations.conversation import write_chat_tables
+from manifests.conversations import write_chat_tables
 from manifests.folders.frame import finish
 from manifests.folders.kinds import EXTRACTION, Card
 from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
@@ -220,7 +219,7 @@ def _write_dataset(
     if options.chat:
         shortest = [row.lean_code or row.code or "" for row in with_code]
         of_specs = [assignment.split for assignment in assignments]
-        chat = build_chat(specs, of_specs, shortest, read_rights(folder), options.chat_max_tokens)
+        chat = build_chat(folder, specs, of_specs, shortest, options.chat_max_tokens)
         tables |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = chat.counts()
     lines = ["The code of each block is under the license of its source."]

@@ -1,9 +1,8 @@
-"""Access to the blocks of an extraction folder: read, find by name, load as classes, trace to source lines."""
+"""Access to the blocks of an extraction folder: read, find by name, load as classes, show with their source lines."""
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -16,13 +15,13 @@ from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import MissingNameError, UserError, near_names
 from lemur_core.files.foreign import decode_python
 from lemur_core.files.markdown import make_visible, plural
-from manifests.conversations.conversation import find_conversation
+from manifests.conversations import find_conversation
 from manifests.folders.kinds import EXTRACTION, FolderLink, FoundItem, lines_text
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import as_records, open_table, read_table
 from manifests.provenance import TABLE, BlockNeeds, Requirements, get_minimized_path, read_requirements
 from manifests.provenance.licenses import is_permissive
-from manifests.records import Block, Spec, SpecChatRow
+from manifests.records import Block, SpecChatRow
 
 _COLUMNS = ("block", "name", "qualname", "source", "level")
 
@@ -60,34 +59,19 @@ def read_block(folder: Path, index: int) -> Block:
 # --- by name ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NamedBlock:
-    """A block: its row, the folder's requirements (empty if it has no code), and other blocks of the same name."""
-
-    row: Block
-    requirements: Requirements
-    others: tuple[str, ...]  # ids with their levels, in the order of the table
-
-    @property
-    def needs(self) -> BlockNeeds | None:
-        """The requirements of its file."""
-        return next((entry for entry in self.requirements.blocks if entry.block == self.row.block), None)
-
-    @property
-    def further_files(self) -> list[tuple[str, str]]:
-        """Source and path of each file that it was extracted from, other than its own."""
-        files = [(source, path) for source, paths in (self.needs.files if self.needs else {}).items() for path in paths]
-        return [file for file in files if file != (self.row.source, self.row.path)]
-
-
-def find_block(folder: Path, wanted: str) -> NamedBlock:
-    """Return the block that a name refers to.
+def find_block(folder: Path, wanted: str) -> Block:
+    """Return the row of the block that a name refers to.
 
     Args:
         wanted: a block id, a qualified name or the end of one, or a bare name; each may be prefixed by `SOURCE::`, with
             or without the version. If several match, the first one wins: that of the source with the highest priority.
     Raises: UserError if the folder is not an extraction, or no block has this name.
     """
+    return _look_up(folder, wanted)[0]
+
+
+def _look_up(folder: Path, wanted: str) -> tuple[Block, list[str]]:
+    """Return the row of a block, and the ids of others of the same name with their levels, in the table's order."""
     EXTRACTION.open(folder)
     rows = read_blocks(folder, _COLUMNS)
     indices = match(rows, wanted)
@@ -96,10 +80,8 @@ def find_block(folder: Path, wanted: str) -> NamedBlock:
         near = near_names(bare, (row.name for row in rows))
         hint = f"near names: {', '.join(near)}" if near else "`lemur list DIR` lists all names"
         raise MissingNameError(f"{wanted}: no block of this folder has this name; {hint}")
-    row = read_block(folder, indices[0])
-    others = tuple(f"{rows[index].block} ({rows[index].level})" for index in indices[1:])
-    with EXTRACTION.reading(folder):
-        return NamedBlock(row, read_requirements(folder) if row.code is not None else Requirements(), others)
+    others = [f"{rows[index].block} ({rows[index].level})" for index in indices[1:]]
+    return read_block(folder, indices[0]), others
 
 
 def match(rows: Sequence[Block], wanted: str) -> list[int]:
@@ -147,7 +129,7 @@ def load_block(folder: Path | str, block: str, *, lean: bool = False) -> type[An
         print(layer(torch.rand(1, 64, 8, 8)).shape)
         ```
     """
-    row = find_block(Path(folder), block).row
+    row = find_block(Path(folder), block)
     lean = row.lean_code is not None and (lean or row.code is None)
     sha256 = row.lean_sha256 if lean else row.code_sha256
     if row.file is None or sha256 is None or (row.lean_code if lean else row.code) is None:
@@ -185,7 +167,7 @@ def _execute(name: str, path: Path, data: bytes, block: str) -> ModuleType:
     return module
 
 
-# --- back to source lines ---------------------------------------------------------------------------------------------
+# --- what is shown ----------------------------------------------------------------------------------------------------
 
 
 def find(folder: Path, wanted: str) -> FoundItem:
@@ -201,23 +183,47 @@ def find(folder: Path, wanted: str) -> FoundItem:
     return _describe(folder, chat["block"]).behind(link)
 
 
+def find_code(folder: Path, sha256: str) -> FoundItem | None:
+    """Return the block whose file or lean form has this digest."""
+    with EXTRACTION.reading(folder):
+        table = read_table([folder / TABLE], Block, ["block", "code_sha256", "lean_sha256"])
+    indices = (pc.index(table[name], sha256).as_py() for name in ("code_sha256", "lean_sha256"))
+    row_index = next((index for index in indices if index >= 0), -1)
+    return find(folder, table["block"][row_index].as_py()) if row_index >= 0 else None
+
+
 def _describe(folder: Path, wanted: str) -> FoundItem:
-    named = find_block(folder, wanted)
-    row = named.row
-    needs = named.needs and named.needs.model_dump(by_alias=True, exclude_unset=True)
+    row, others = _look_up(folder, wanted)
+    with EXTRACTION.reading(folder):
+        requirements = read_requirements(folder) if row.code is not None else Requirements()
+    needs = next((entry for entry in requirements.blocks if entry.block == row.block), None)
+    files = [(source, path) for source, paths in (needs.files if needs else {}).items() for path in paths]
+    further = [file for file in files if file != (row.source, row.path)]
+    facts = list_facts(row, needs=needs, further=[" ".join(file) for file in further])
+    shown = [("block", row.block), *facts, ("also", others), ("rebuilds", _describe_rebuilding(folder, row))]
     return FoundItem(
-        tuple(_list_links(folder, named)),
-        lines=[*describe_block(named), *_describe_rebuilding(read_spec(folder, row.block))],
-        facts={**row.model_dump(mode="json"), "needs": needs, "others": list(named.others)},
+        tuple(_list_links(folder, row, needs, requirements, further, others)),
+        lines=[make_visible(line) for label, value in shown for line in _list_lines(label, value)],
+        facts={
+            **row.model_dump(mode="json"),
+            "needs": needs and needs.model_dump(by_alias=True, exclude_unset=True),
+            "others": others,
+        },
         # The lean form if only that was published, or if the closed file is for reading in an editor.
         code=row.lean_code if _is_long(row) else row.code or row.lean_code,
         draw=partial(draw_block, folder, row.block),
     )
 
 
-def _list_links(folder: Path, named: NamedBlock) -> Iterator[FolderLink]:
-    """Yield the links from a block to its release, its lines, and the files of which it has definitions."""
-    row, needs, requirements = named.row, named.needs, named.requirements
+def _list_links(
+    folder: Path,
+    row: Block,
+    needs: BlockNeeds | None,
+    requirements: Requirements,
+    further: Sequence[tuple[str, str]],
+    others: Sequence[str],
+) -> Iterator[FolderLink]:
+    """Yield the links from a block to its release, its lines, and the further files of which it has definitions."""
     sources = {name: source.model_dump() for name, source in requirements.sources.items()}
     sources |= {source["name"]: source for source in read_manifest(folder).details.get("sources", [])}
 
@@ -228,31 +234,28 @@ def _list_links(folder: Path, named: NamedBlock) -> Iterator[FolderLink]:
         return FolderLink("release", name, {**facts, "swhid": known.get("swhid"), "license": known.get("license")})
 
     facts = {"level": row.level, "fidelity": row.fidelity, "code": row.code_sha256, "file": row.file}
-    yield FolderLink("block", row.block, {**facts, "license": row.license, "others": list(named.others)})
+    yield FolderLink("block", row.block, {**facts, "license": row.license, "others": others})
     yield link_release(row.source)
     lines = lines_text(row.start_line, row.end_line)
     swhid = (needs and needs.swhid) or row.swhid
     yield FolderLink("source", f"{row.source} {row.path}", {"lines": lines, "swhid": swhid})
     yield from (link_release(source) for source in (needs.files if needs else ()) if source != row.source)
-    for source, path in named.further_files:
+    for source, path in further:
         yield FolderLink("with", f"{source} {path}", {"swhid": requirements.files.get(source, {}).get(path)})
-
-
-def find_code(folder: Path, sha256: str) -> FoundItem | None:
-    """Return the block whose file or lean form has this digest."""
-    with EXTRACTION.reading(folder):
-        table = read_table([folder / TABLE], Block, ["block", "code_sha256", "lean_sha256"])
-    indices = (pc.index(table[name], sha256).as_py() for name in ("code_sha256", "lean_sha256"))
-    row_index = next((index for index in indices if index >= 0), -1)
-    return find(folder, table["block"][row_index].as_py()) if row_index >= 0 else None
-
-
-# --- in print ---------------------------------------------------------------------------------------------------------
 
 
 _MAX_ITEMS = 8
 _LONG = 2_000  # lines
 _SURE = ", 1.00]"  # end of a resolution without doubt
+_ORIGINS: Mapping[str, str] = {
+    "default": "none are needed",
+    "recorded": "recorded in a running model",
+    "guessed above": "recorded in a running model whose own arguments were guessed",
+    "call site": "as code or documentation of the sources states them",
+    "search": "found by search",
+}
+#: A label, and a text or one for each line; without a text, nothing is shown.
+Fact = tuple[str, str | Sequence[str] | None]
 
 
 def _is_long(row: Block) -> bool:
@@ -260,50 +263,92 @@ def _is_long(row: Block) -> bool:
     return row.lean_code is not None and (row.n_lines or 0) > _LONG
 
 
-def describe_block(block: NamedBlock) -> list[str]:
-    """Return everything except the code, as lines to print."""
-    row, needs = block.row, block.needs
-    use = "" if is_permissive(row.license) else " (not known to be permissive: for local use)"
-    minimized_file = get_minimized_path(row.file or "")
-    lean = None if row.lean_error is None else f"none: {row.lean_error}"
+def _list_lines(label: str, value: str | Sequence[str] | None) -> Iterator[str]:
+    """Yield a fact as lines, the label before the first, and at last the number of items that are left out."""
+    items = [value] if isinstance(value, str) else list(value or ())
+    if len(items) > _MAX_ITEMS and label != "runs as":
+        items[_MAX_ITEMS:] = [f"and {len(items) - _MAX_ITEMS:,} more"]
+    yield from (f"{'' if number else label:<10}{item}" for number, item in enumerate(items) if item)
+
+
+def list_facts(
+    row: Block,
+    *,
+    needs: BlockNeeds | None = None,
+    further: Sequence[str] = (),
+    local: bool = False,
+    redact: Callable[[str], str] = str,
+) -> Iterator[Fact]:
+    """Yield everything that `lemur show` and the page say of a block, except its code.
+
+    Args:
+        needs: the requirements of its file, if they are known.
+        further: the files with definitions in it, besides its own.
+        local: a part of it has a license that does not permit redistribution.
+        redact: removes what must not be shown from messages.
+    """
+    use = "" if is_permissive(row.license) and not local else " (not known to be permissive: for local use)"
+    yield "from", f"{row.path}, lines {lines_text(row.start_line, row.end_line)}"
+    yield "origin", needs.origin if needs else None
+    yield "swhid", (needs and needs.swhid) or row.swhid
+    yield "category", row.category
+    yield "level", row.level
+    yield "not shown", [redact(line) for line in (row.not_shown or "").splitlines()]
+    yield "stopped", row.error_kind and f"{row.error_kind}: {redact(row.error or '')}"
+    yield "fidelity", row.fidelity and f"{row.fidelity} with the class of the installed package"
+    yield "license", f"{row.license}{use}"
+    if row.code is not None:
+        requires = needs.requires if needs and "requires" in needs.model_fields_set else row.requires
+        yield "requires", ", ".join(requires) or "nothing"
+        yield "with", further
+        yield "inferred", [way for way in row.resolutions if not way.endswith(_SURE)]
+        yield "dynamic", row.dynamic.splitlines() if row.dynamic else None
+        hint = "; printed below is its lean form" if _is_long(row) else ""
+        yield "file", f"{row.file} ({plural(row.n_lines or 0, 'line')}){hint}"
     if row.lean_code is not None:
         under = f", {row.lean_license}" if row.lean_license != row.license else ""
         size = f"{plural(row.lean_lines or 0, 'line')}{under}"
-        lean = f"{minimized_file} ({size}), requires {', '.join(row.lean_requires) or 'nothing'}"
-    items: list[tuple[str, str | None]] = [
-        ("block", row.block),
-        ("from", f"{row.path}, lines {lines_text(row.start_line, row.end_line)}"),
-        ("origin", needs.origin if needs else None),
-        ("swhid", (needs and needs.swhid) or row.swhid),
-        ("category", row.category),
-        ("level", row.level),
-        *_list_items("not shown", (row.not_shown or "").splitlines()),
-        ("stopped", row.error_kind and f"{row.error_kind}: {row.error}"),
-        ("fidelity", row.fidelity and f"{row.fidelity} with the class of the installed package"),
-        ("license", f"{row.license}{use}"),
-    ]
-    if row.code is not None:
-        requires = needs.requires if needs and "requires" in needs.model_fields_set else row.requires
-        items.append(("requires", ", ".join(requires) or "nothing"))
-        items += _list_items("with", [f"{source} {path}" for source, path in block.further_files])
-        items += _list_items("inferred", [way for way in row.resolutions if not way.endswith(_SURE)])
-        items += _list_items("dynamic", row.dynamic.splitlines() if row.dynamic else ())
-        hint = "; printed below is its lean form" if _is_long(row) else ""
-        items.append(("file", f"{row.file} ({plural(row.n_lines or 0, 'line')}){hint}"))
-    items.append(("lean", lean))
+        needed = ", ".join(row.lean_requires) or "nothing"
+        yield "lean", f"{get_minimized_path(row.file or '')} ({size}), requires {needed}"
+    elif row.lean_error is not None:
+        yield "lean", f"none: {redact(row.lean_error)}"
     if row.code is not None or row.lean_code is not None:
-        items += _describe_run(row)
-    items += _list_items("also", block.others)
-    return [make_visible(f"{label:<10}{text}") for label, text in items if text]
+        yield from _describe_run(row)
 
 
-def _describe_rebuilding(spec: Spec | None) -> Iterator[str]:
-    """Yield whether a module that is written from the spec alone equals the block, if that was tried."""
+def _describe_run(row: Block) -> Iterator[Fact]:
+    """Yield how it runs, and what was observed."""
+    yield "runs as", print_call(row, row.lean_code or row.code)
+    yield "arguments", row.arguments_from and _ORIGINS[row.arguments_from]
+    observed = read_observed(row)
+    if observed is None:
+        yield "observed", None if row.observed is None else "not readable; run `lemur verify`"
+        return
+    cases = []
+    for case in observed.cases:
+        inputs = ", ".join(f"{key} {value}" for key, value in case.inputs.items())
+        cases.append(f"{inputs or 'nothing'} -> {', '.join(case.outputs) or 'no tensor'}")
+    yield "shapes", cases
+    yield "also", [f"{row.name}({call.init})({call.forward})" for call in observed.calls[1:]]
+    facts = [plural(observed.parameters, "parameter")]
+    facts += [f"{observed.trainable:,} trainable"] if observed.trainable != observed.parameters else []
+    facts += [f"{observed.buffers:,} in buffers"] if observed.buffers else []
+    if observed.gradients is not None:
+        facts.append(f"gradients reach {observed.gradients:,} of {plural(observed.tensors or 0, 'tensor')}")
+    facts += ["train and eval differ"] if observed.train_differs else []
+    facts += ["returns its input in eval mode"] if observed.identity_in_eval else []
+    yield "observed", "; ".join(facts)
+    yield "layers", ", ".join(f"{layer} {number:,}" for layer, number in observed.layers.items())
+
+
+def _describe_rebuilding(folder: Path, row: Block) -> str | None:
+    """Return whether a module that is written from the spec alone equals the block, if that was tried."""
+    spec = read_spec(folder, row.block)
     algorithm = spec and spec.algorithm
-    if algorithm and algorithm.rebuilds is not None:
-        varied = f"varied: {', '.join(algorithm.varied)}" if algorithm.varied else "no size varied"
-        outcome = f"in every bit; {varied}" if algorithm.rebuilds else f"no: {algorithm.rebuild_error}"
-        yield make_visible(f"{'rebuilds':<10}{outcome}")
+    if not algorithm or algorithm.rebuilds is None:
+        return None
+    varied = f"varied: {', '.join(algorithm.varied)}" if algorithm.varied else "no size varied"
+    return f"in every bit; {varied}" if algorithm.rebuilds else f"no: {algorithm.rebuild_error}"
 
 
 def draw_block(folder: Path, wanted: str, path: Path) -> str:
@@ -314,51 +359,9 @@ def draw_block(folder: Path, wanted: str, path: Path) -> str:
         file is not an `.svg`.
     """
     check_picture(path)
-    block = find_block(folder, wanted).row.block
+    block = find_block(folder, wanted).block
     spec = read_spec(folder, block)
     graph = None if spec is None else read_spec_graph(spec)
     if graph is None:
         raise UserError(f"{block}: what it computes is not known here, or was not published; choose another block")
     return f"{path}: {plural(draw(graph, path, block), 'box', 'boxes')}, what it computes in eval mode"
-
-
-def _list_items(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
-    """Return one line per item, with the label before the first, and the number of omitted items."""
-    pairs = [("" if index else label, item) for index, item in enumerate(items[:_MAX_ITEMS])]
-    return pairs + ([("", f"and {len(items) - _MAX_ITEMS:,} more")] if len(items) > _MAX_ITEMS else [])
-
-
-_ORIGINS: Mapping[str, str] = {
-    "default": "none are needed",
-    "recorded": "recorded in a running model",
-    "guessed above": "recorded in a running model whose own arguments were guessed",
-    "call site": "as code or documentation of the sources states them",
-    "search": "found by search",
-}
-
-
-def _describe_run(row: Block) -> Iterator[tuple[str, str]]:
-    """Yield how it runs, and what was observed."""
-    for number, line in enumerate(print_call(row, row.lean_code or row.code)):
-        yield "" if number else "runs as", line
-    if row.arguments_from is not None:
-        yield "arguments", _ORIGINS[row.arguments_from]
-    observed = read_observed(row)
-    if observed is None:
-        yield "observed", "" if row.observed is None else "not readable; run `lemur verify`"
-        return
-    cases = []
-    for case in observed.cases:
-        inputs = ", ".join(f"{key} {value}" for key, value in case.inputs.items())
-        cases.append(f"{inputs or 'nothing'} -> {', '.join(case.outputs) or 'no tensor'}")
-    yield from _list_items("shapes", cases)
-    yield from _list_items("also", [f"{row.name}({call.init})({call.forward})" for call in observed.calls[1:]])
-    facts = [plural(observed.parameters, "parameter")]
-    facts += [f"{observed.trainable:,} trainable"] if observed.trainable != observed.parameters else []
-    facts += [f"{observed.buffers:,} in buffers"] if observed.buffers else []
-    if observed.gradients is not None:
-        facts.append(f"gradients reach {observed.gradients:,} of {plural(observed.tensors or 0, 'tensor')}")
-    facts += ["train and eval differ"] if observed.train_differs else []
-    facts += ["returns its input in eval mode"] if observed.identity_in_eval else []
-    yield "observed", "; ".join(facts)
-    yield "layers", ", ".join(f"{layer} {number:,}" for layer, number in observed.layers.items())

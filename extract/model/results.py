@@ -56,7 +56,6 @@ class RunFacts:
     options: Options
     sources: tuple[PackageSource, ...] = ()  # opened ones, by priority
     unopened: tuple[tuple[str, str], ...] = ()  # sources that could not be opened, with the reason
-    unreached: list[str] = field(default_factory=list)  # requirements for which the index could not be reached
     notes: list[str] = field(default_factory=list)  # deviations from the request
     details: dict[str, Any] = field(default_factory=dict)  # additional facts for the manifest, the same in every run
 

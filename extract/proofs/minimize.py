@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any, Unpack
 
-from extract.arguments.messages import NAME, CallsToRun, CallTexts, join_arguments
+from extract.arguments.messages import NAME, BlockUses, CallsToRun, CallTexts, join_arguments
 from extract.emit.emit import Emitted
 from extract.emit.render import describe_changes, describe_files, wrap
 from extract.model.results import code_columns
-from extract.proofs.visit import SIGN, BlockVisit, Signed, Watched
+from extract.proofs.visit import SIGN, Signed, Visit, Watched
 from extract.resolve.distributions import find_requirement
 from extract.resolve.modules import RUNTIME
 from extract.resolve.requirements import list_imports
@@ -391,49 +391,43 @@ _CHARACTERS = 300  # maximum length of an error message
 # --- confirming -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MinimizedFile:
-    """A minimized file as it is written to disk."""
+#: The columns of a block about its minimized form: those of its code, or `lean_error` alone.
+LeanColumns = Mapping[str, Any]
 
-    code: str  # the whole file
-    requires: tuple[str, ...]  # PEP 508 requirements apart from the standard library and the declared runtime
-    license: str  # combined license of all files with its code
 
-    def columns(self) -> dict[str, Any]:
-        """Return the columns of a block that describe it."""
-        columns = code_columns(self.code)
-        return {
-            "lean_code": columns["code"],
-            "lean_sha256": columns["code_sha256"],
-            "lean_lines": columns["n_lines"],
-            "lean_requires": self.requires,
-            "lean_license": self.license,
-        }
+def lean_columns(code: str, requires: Sequence[str], license_: str) -> LeanColumns:
+    """Return the columns of a block about its minimized file.
+
+    Args:
+        requires: PEP 508 requirements apart from the standard library and the declared runtime.
+        license_: the combined license of all files with its code.
+    """
+    columns = code_columns(code)
+    named = {"lean_code": columns["code"], "lean_sha256": columns["code_sha256"], "lean_lines": columns["n_lines"]}
+    return {**named, "lean_requires": tuple(requires), "lean_license": license_}
 
 
 def minimize_all(
-    visited: Iterable[tuple[BlockVisit, Emitted]], store: Store | None, **sandbox: Unpack[SandboxOptions]
-) -> Iterator[tuple[str, MinimizedFile | str]]:
-    """Yield the minimized file of each block by its id, or why there is none; outcomes are cached by content.
+    visited: Mapping[str, tuple[BlockUses, Visit, Emitted]], store: Store | None, **sandbox: Unpack[SandboxOptions]
+) -> Iterator[tuple[str, LeanColumns]]:
+    """Yield the columns about the minimized file of each block, by key; outcomes are cached by content.
 
     Raises: UserError if no sandbox is available.
     """
-    work = list(visited)
-    files: dict[str, tuple[MinimizedFile, Mapping[str, str]]] = {}
-    missing: dict[str, str] = {}
+    files: dict[str, tuple[LeanColumns, Mapping[str, str]]] = {}
+    missing: dict[str, LeanColumns] = {}
 
     def requests() -> Iterator[Job]:  # files are cut while others are being confirmed
-        for visit, emitted in work:
-            file = _minimize(visit, emitted)
-            if isinstance(file, str):
-                missing[visit.block] = file
+        for key, (request, visit, emitted) in visited.items():
+            file = _minimize(request, visit, emitted)
+            if isinstance(file, str) or isinstance(visit.uses, Failure):
+                missing[key] = {"lean_error": str(file)}
                 continue
-            assert visit.uses is not None
-            files[visit.block] = file, visit.uses.signature.steps
-            request = replace(visit.request, code=file.code, sets=visit.sets, sizes=visit.uses.sizes)
-            yield SIGN.job(visit.block, request)
+            uses = visit.uses
+            files[key] = file, uses.signature.steps
+            yield SIGN.job(key, replace(request, code=file["lean_code"], sets=uses.list_sets(), sizes=uses.sizes))
 
-    with open_sandbox(store, [SIGN], sandbox) as box, progress("minimized files", len(work), "blocks") as advance:
+    with open_sandbox(store, [SIGN], sandbox) as box, progress("minimized files", len(visited), "blocks") as advance:
         for reply in SIGN.run_jobs(box, requests()):
             file, steps = files[reply.key]
             signed = reply.answer or reply.failure(_CHARACTERS)
@@ -442,20 +436,20 @@ def minimize_all(
             else:
                 differs = difference(signed, steps) or "other steps" * (signed.steps.keys() != steps.keys())
                 wrong = f"not as the full form: {differs}" if differs else ""
-            yield reply.key, one_line(wrong, _CHARACTERS) if wrong else file
+            yield reply.key, {"lean_error": one_line(wrong, _CHARACTERS)} if wrong else file
             advance(1)
     yield from missing.items()
 
 
-def _minimize(visit: BlockVisit, emitted: Emitted) -> MinimizedFile | str:
-    """Return the file to confirm, or why there is none."""
-    if visit.uses is None:
-        return one_line(f"does not run again: {visit.no_uses}", _CHARACTERS)
+def _minimize(request: BlockUses, visit: Visit, emitted: Emitted) -> LeanColumns | str:
+    """Return the columns of the file to confirm, or why there is none."""
+    if isinstance(visit.uses, Failure):
+        return one_line(f"does not run again: {visit.uses.error}", _CHARACTERS)
     if failing := visit.uses.list_failing_modes():
         return f"{' and '.join(failing)} mode fails"
-    needed = NAME.findall(str(visit.request.arguments))
-    cut = cut_file(visit.request.code, visit.request.name, visit.uses.watched, needed)
-    return write_file(*cut, emitted, [visit.request.arguments, *visit.sets_that_run])
+    needed = NAME.findall(str(request.arguments))
+    cut = cut_file(request.code, request.name, visit.uses.watched, needed)
+    return write_file(*cut, emitted, [request.arguments, *visit.uses.list_sets(running=True)])
 
 
 def difference(signed: Signed, steps: Mapping[str, str]) -> str:
@@ -478,8 +472,8 @@ _CALL = 120  # characters of a call
 
 def write_file(
     text: str, cut: Mapping[str, int], names: Collection[str], emitted: Emitted, calls: Sequence[CallsToRun]
-) -> MinimizedFile | str:
-    """Return the minimized file with its header, or why it is not written: a longer file is not lean.
+) -> LeanColumns | str:
+    """Return the columns of the minimized file with its header, or why it is not written: a longer file is not lean.
 
     Args:
         text, cut, names: as from `cut_file`.
@@ -506,7 +500,7 @@ def write_file(
     if code.count("\n") >= emitted.code.count("\n"):
         return "not shorter than the closed file"
     requires = list_requirements(text, emitted.packages.values(), emitted.packages)
-    return MinimizedFile(code, requires, license_)
+    return lean_columns(code, requires, license_)
 
 
 def list_requirements(code: str, stated: Iterable[str], confirmed: Mapping[str, str] | None = None) -> tuple[str, ...]:

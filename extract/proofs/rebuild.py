@@ -231,7 +231,7 @@ def _find_spec(folder: Path | None, wanted: str) -> Spec:
     elif folder is None:
         raise UserError(f"{wanted}: not a file with a spec; give one, or name a block and its folder with --in DIR")
     else:
-        spec = read_spec(folder, find_block(folder, wanted).row.block)
+        spec = read_spec(folder, find_block(folder, wanted).block)
     if spec is None or spec.algorithm is None:
         raise UserError(f"{wanted}: there is no spec with its algorithm; choose another block")
     try:

@@ -116,7 +116,6 @@ def runtime_for(
     requires: Sequence[str],
     known: Sequence[str] = (),
     packages: Mapping[str, Collection[str]] | None = None,
-    unreached: list[str] | None = None,
     *,
     incomplete: bool = False,
 ) -> BlockRuntime:
@@ -134,15 +133,12 @@ def runtime_for(
             or unwanted, like the sources of the blocks.
         packages: by the normalized name of a required distribution, the packages that are imported from it; one that
             contains none of them is somebody else's, and is not used.
-        unreached: appended to, in place: names that only the index could provide, which was out of reach.
         incomplete: of a release that would have to be compiled, provide its modules in Python.
     """
     names = {canonicalize_name(name) for name in known}
     needed = {_HEADLESS.get(name, name): imports for name, imports in (packages or {}).items()}
     collected = _Resolver(names | {_HEADLESS[name] for name in names & _HEADLESS.keys()}, needed, incomplete)
     collected.collect(requires)
-    if unreached is not None:
-        unreached.extend(collected.unreached)
     picked = sorted(collected.picked.values(), key=lambda distribution: distribution.id)
     return BlockRuntime(
         _merge(picked) if picked else None,
@@ -153,25 +149,23 @@ def runtime_for(
     )
 
 
-def original_folders(source: PackageSource, unreached: list[str] | None = None) -> tuple[Path, ...]:
+def original_folders(source: PackageSource) -> tuple[Path, ...]:
     """Return folders to prepend to `sys.path` to import the classes of a source, with their dependencies.
 
     A released package is imported from its wheel if there is one, any other source from a copy of what that needs.
     Packages of the declared runtime (torch, torchvision) need no folders.
-
-    Args: unreached: appended to as by `runtime_for`.
     """
     name, _, version = source.name.partition("@")
     if name in PROVIDED:
         return ()
     if source.kind == "package":
-        runtime = runtime_for([f"{name}=={version}"], unreached=unreached)
+        runtime = runtime_for([f"{name}=={version}"])
         if runtime.folder is not None and any(item.partition("==")[0] == name for item in runtime.installed):
             return (runtime.folder,)
     root = source.root if source.kind == "package" else copy_importable(source)
     # Behind the root: stated folders may hold modules of any name.
     stated = [root / folder for folder, package in source.roots if folder and not package]
-    return (root, *filter(Path.is_dir, stated), *runtime_for(source.requires, unreached=unreached).folders)
+    return (root, *filter(Path.is_dir, stated), *runtime_for(source.requires).folders)
 
 
 def extra_folders(source: PackageSource, package: str) -> list[Path]:
@@ -237,7 +231,6 @@ class _Resolver:
     unavailable: dict[str, str] = field(default_factory=dict)
     specifiers: dict[str, SpecifierSet] = field(default_factory=dict)
     offline: str = ""
-    unreached: list[str] = field(default_factory=list)
     day: str | None = field(default_factory=_DAY.get)
     days: dict[str, str] = field(default_factory=dict)
     unusable: dict[str, str] = field(default_factory=dict)  # why no release of the day is used
@@ -312,16 +305,13 @@ class _Resolver:
                 distribution = self._fetch(name, specifier, because)
             except RetryableError as error:
                 self.offline = str(error)
-                self.unreached.append(name)
                 return self._miss(name, f"{error}{because}")
             except UserError as error:
                 if distribution is not None:
                     wanted = f"no release satisfies {specifier}, which blocks of this run require together"
                     self._miss(name, f"{wanted}; {distribution.version} is used{because}")
                     return distribution
-                if self.offline:
-                    self.unreached.append(name)
-                elif self.days.get(parent) == self.day is not None:
+                if not self.offline and self.days.get(parent) == self.day is not None:
                     self.unusable[parent] = f"today; that of the day needs {name}{specifier}, which cannot be had here"
                 return self._miss(name, f"{self.offline or error}{because}")
             imports = self.packages.get(name, ())

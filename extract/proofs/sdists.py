@@ -66,16 +66,13 @@ def _list_module(files: dict[str, bytes], root: PurePosixPath, name: str) -> dic
     return {path[start:]: data for path, data in files.items() if path == own[0] or path.startswith(own[1])}
 
 
-def fetch_tests(
-    source: PackageSource, folders: Sequence[Path], unreached: list[str], tell: Callable[[str], None] = note
-) -> Path | None:
+def fetch_tests(source: PackageSource, folders: Sequence[Path], tell: Callable[[str], None] = note) -> Path | None:
     """Return a folder with the tests, documents and configurations of a release; wheels mostly lack them.
 
     They are in its sdist or, if that has few tests, in the repository that its metadata states.
 
     Args:
         folders: from which the source can be imported.
-        unreached: to which is added, in place, what was out of reach.
         tell: takes a line that says why there are no tests.
     Returns: the folder, laid out as in the sdist, in the cache; None if there is none, or it is out of reach.
     """
@@ -101,8 +98,6 @@ def fetch_tests(
             keep_files({path.removeprefix("src/"): data for path, data in files.items()}, repository, name)
     except UserError as error:  # out of reach, or a repository that is gone
         tell(f"{source.name}: {lacks}: {error}")
-        if isinstance(error, RetryableError):
-            unreached.append(name)
     return next((folder for folder in (repository, target) if folder.is_dir() and any(folder.iterdir())), None)
 
 

@@ -4,14 +4,15 @@ import ast
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Unpack
 
 from extract.emit.emit import Emitted
 from extract.model.results import at_least
-from extract.proofs.visit import Visit, WorkingCall
+from extract.proofs.visit import Visit
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import FOUNDATION
+from extract.specs.make import WorkingCalls
+from lemur_core.files import Json
 from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.records import Level, Observed
@@ -31,26 +32,19 @@ class SearchRequest:
     """A file to validate up to a goal.
 
     Args:
-        origin: packages to hide.
+        origin: packages to hide, of its source.
         folders: to append to sys.path.
+        hints: about its arguments, from the corpus.
         visit: whether a block that runs is visited in the same process.
     """
 
     code: str
     name: str
     origin: Sequence[str]
-    folders: Sequence[str]
-    goal: Level
-    hints: Mapping[str, Any] | None
-    visit: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedCalls:
-    """The call that constructs a block and, if it runs, the call that runs it."""
-
-    init: WorkingCall
-    forward: WorkingCall | None = None
+    folders: Sequence[str] = ()
+    goal: Level = "executed"
+    hints: Mapping[str, Any] | None = None
+    visit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ class BlockVerdict:
     level: Level
     kind: str | None = None
     error: str | None = None
-    arguments: ReportedCalls | None = None
+    arguments: WorkingCalls | None = None
     observed: Mapping[str, object] | None = None
     visit: Visit | None = None
 
@@ -102,17 +96,6 @@ SEARCH_AND_VISIT = replace(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A file to validate."""
-
-    key: str
-    name: str
-    code: str
-    origin: tuple[str, ...]  # top-level packages of its source
-    hints: Mapping[str, Any] | None = None  # about its arguments, from the corpus
-
-
 def check_text(emitted: Emitted, goal: Level) -> BlockVerdict:
     """Check the levels that do not require execution: parsed and compiled."""
     if goal == "emitted":
@@ -130,20 +113,21 @@ def check_text(emitted: Emitted, goal: Level) -> BlockVerdict:
 
 
 def validate_all(
-    candidates: Iterable[Candidate],
+    requests: Iterable[tuple[str, SearchRequest]],
     index: FactsIndex,
     goal: Level,
     *,
     retry_failed: bool = False,
     **sandbox: Unpack[SandboxOptions],
-) -> Iterator[tuple[Candidate, BlockVerdict]]:
-    """Validate files up to `executed` or a higher level, each in its own sandbox; retried files come last.
+) -> Iterator[tuple[str, BlockVerdict]]:
+    """Validate files, by key, up to `executed` or a higher level, each in its own sandbox; retried files come last.
 
     Outcomes are cached by content. Up to `backward`, a block that runs is visited in the process of its search. One
     that ends the process (a crash, a limit) shows nothing about the lower levels: the search is repeated alone, then
     the file is only executed.
 
     Args:
+        requests: what differs from file to file; the rest follows from the goal and the sandbox.
         goal: the highest level to try.
         retry_failed: run the files again whose cached outcome is a failure.
 
@@ -156,46 +140,34 @@ def validate_all(
             return False  # what a clock ended may come further another time
         return not retry_failed or _judge(EXECUTE.read(outcome)).level == job.payload["goal"]
 
-    runtime, pause = sandbox.get("runtime", ()), _BACK_OFF_SECONDS
-    with open_sandbox(index, stages, sandbox, transient=_TRANSIENT, back_off=pause, usable=usable) as box:
-        known: dict[str, Candidate] = {}
+    known: dict[str, SearchRequest] = {}
+    folders = [str(folder) for folder in sandbox.get("runtime", ())]
+
+    def jobs(stage: SandboxStage[BlockVerdict], waiting: Iterable[tuple[str, SearchRequest]]) -> Iterator[Job]:
+        level: Level = "executed" if stage is EXECUTE else goal
+        for key, request in waiting:
+            known[key] = request
+            origin = [package for package in request.origin if package != FOUNDATION]
+            hints = request.hints if at_least(level, "constructed") else None
+            about: Json = {"origin": origin, "folders": folders, "goal": level, "hints": hints}
+            yield stage.job(key, replace(request, **about, visit=stage is SEARCH_AND_VISIT))
+
+    kept: Json = {"transient": _TRANSIENT, "back_off": _BACK_OFF_SECONDS, "usable": usable}
+    with open_sandbox(index, stages, sandbox, **kept) as box:
         ended: dict[str, BlockVerdict] = {}
-        waiting: Iterable[Candidate] = candidates
+        waiting = requests
         for stage in stages:
-            again: list[Candidate] = []
-
-            def jobs(
-                stage: SandboxStage[BlockVerdict] = stage, waiting: Iterable[Candidate] = waiting
-            ) -> Iterator[Job]:
-                for candidate in waiting:
-                    known[candidate.key] = candidate
-                    yield stage.job(candidate.key, _request(candidate, runtime, stage, goal))
-
-            for reply in stage.run_jobs(box, jobs()):
-                candidate, verdict = known.pop(reply.key), _judge(reply)
+            again: list[tuple[str, SearchRequest]] = []
+            for reply in stage.run_jobs(box, jobs(stage, waiting)):
+                key, request, verdict = reply.key, known.pop(reply.key), _judge(reply)
                 if reply.answer is None and stage is not EXECUTE:
-                    again.append(candidate)
-                    ended[reply.key] = verdict
+                    again.append((key, request))
+                    ended[key] = verdict
                 else:
-                    if stage is EXECUTE and verdict.level == "executed" and reply.key in ended:
-                        verdict = replace(ended[reply.key], level="executed")
-                    yield candidate, verdict
+                    if stage is EXECUTE and verdict.level == "executed" and key in ended:
+                        verdict = replace(ended[key], level="executed")
+                    yield key, verdict
             waiting = again
-
-
-def _request(
-    candidate: Candidate, runtime: Sequence[Path], stage: SandboxStage[BlockVerdict], goal: Level
-) -> SearchRequest:
-    goal = "executed" if stage is EXECUTE else goal
-    return SearchRequest(
-        code=candidate.code,
-        name=candidate.name,
-        origin=[package for package in candidate.origin if package != FOUNDATION],
-        folders=[str(folder) for folder in runtime],
-        goal=goal,
-        hints=candidate.hints if at_least(goal, "constructed") else None,
-        visit=stage is SEARCH_AND_VISIT,
-    )
 
 
 def _judge(reply: Reply[BlockVerdict]) -> BlockVerdict:

@@ -1,20 +1,18 @@
 """One visit of each block that runs, in the sandbox: its graphs, and what every known call executes and returns."""
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Unpack
 
-from extract.arguments.messages import MOST_CHARACTERS, BlockUses, CallsToRun, CallTexts, join_arguments, make_uses
-from extract.proofs.equivalence import BlockWithOriginal
+from extract.arguments.messages import BlockUses, CallsToRun
+from extract.specs.make import WorkingCall
 from lemur_core.describe.facts import count_tensors
 from lemur_core.graphs.serialization import restore
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
-from lemur_core.source.text import parse_expression
 
 _CHARACTERS = 300  # of an error
 
@@ -76,26 +74,6 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkingCall:
-    """The arguments of one call, as Python expressions."""
-
-    args: list[str]
-    kwargs: Mapping[str, str]
-
-    def __post_init__(self) -> None:
-        """Raise ValueError unless each argument is an expression, and each keyword an identifier."""
-        for text in (*self.args, *self.kwargs.values()):
-            if len(text) > MOST_CHARACTERS:
-                raise ValueError(f"an argument has more than {MOST_CHARACTERS:,} characters")
-            try:
-                parse_expression(text)
-            except SyntaxError:
-                raise ValueError("an argument is not an expression") from None
-        if not all(map(str.isidentifier, self.kwargs)):
-            raise ValueError("an argument has no name")
-
-
-@dataclass(frozen=True, slots=True)
 class UsedCase:
     """One call that works: tensors of its inputs and, by mode, of its outputs in words; null for a mode that fails."""
 
@@ -107,7 +85,7 @@ class UsedCase:
 
     def as_texts(self) -> CallsToRun:
         """Return both calls as payloads state them."""
-        return CallsToRun(init=_texts(self.init), forward=_texts(self.forward))
+        return CallsToRun(init=self.init.as_texts(), forward=self.forward.as_texts())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +102,34 @@ class Uses:
         own = self.cases[0]
         return [mode for mode, outputs in (("eval", own.eval), ("train", own.train)) if outputs is None]
 
+    def list_sets(self, *, running: bool = False) -> list[CallsToRun]:
+        """Return the further arguments, for which both forms must do the same. Args: running: in eval mode."""
+        return [call.as_texts() for call in self.cases[1:] if call.eval is not None or not running]
+
+    def describe_calls(self) -> list[dict[str, Any]]:
+        """Return all known calls, as `KnownCall` records."""
+        return [
+            {"init": case.init.text(), "forward": case.forward.text(), "inputs": dict(case.inputs)}
+            | {"eval": case.eval, "train": case.train}
+            for case in self.cases
+        ]
+
+    def count_statements(self, code: str, name: str) -> tuple[int, int] | None:
+        """Return how many statements of the class's own methods ran, and how many they have.
+
+        Only methods that were called count, without the constructor. A statement is known by the line of its start.
+        """
+        own = next((n for n in ast.parse(code).body if getattr(n, "name", "") == name), None)
+        entered, lines = {name for _, name in self.watched.used}, self.watched.lines
+        ran = whole = 0
+        for method in ast.iter_child_nodes(own) if own is not None else ():
+            if isinstance(method, ast.FunctionDef) and method.name in entered - {"__init__"}:
+                inside = (node for node in ast.walk(method) if isinstance(node, ast.stmt) and node is not method)
+                starts = {node.lineno for node in inside if not _is_text(node)}
+                whole += len(starts)
+                ran += len(lines & starts)
+        return (ran, whole) if whole else None
+
 
 @dataclass(frozen=True, slots=True)
 class Visit:
@@ -131,6 +137,12 @@ class Visit:
 
     graphs: BlockGraphs | Failure
     uses: Uses | Failure
+
+    def __post_init__(self) -> None:
+        """Shorten the errors to one line: foreign code determines their text."""
+        for name in ("graphs", "uses"):
+            if isinstance(part := getattr(self, name), Failure):
+                object.__setattr__(self, name, Failure(one_line(part.error, _CHARACTERS)))
 
 
 #: CPU time and memory are the limits that matter, so that a busy machine changes no result; a job that reaches one
@@ -145,106 +157,22 @@ TRACE = SandboxStage[BlockGraphs | Failure](
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RunnableBlock:
-    """A block that runs forward, with everything known about how to run it."""
-
-    pair: BlockWithOriginal
-    observed: Mapping[str, Any] = field(default_factory=dict)  # an `Observed` record
-    # Calls found in the corpus, in the format of `extract.arguments.hints.Hints.to_json`.
-    hints: Mapping[str, Any] = field(default_factory=dict)
-    visit: Visit | None = None  # that of its search
-
-    def request(self, runtime: Sequence[Path]) -> BlockUses:
-        """Return the request for the guest."""
-        return make_uses(self.pair.run(runtime), self.observed, self.hints)
-
-
-@dataclass(frozen=True, slots=True)
-class BlockVisit:
-    """The visit of one block; of each part either the answer or the error."""
-
-    block: str
-    request: BlockUses
-    graphs: Mapping[str, Any] | None = None  # as JSON
-    no_graphs: str | None = None
-    uses: Uses | None = None
-    no_uses: str | None = None
-    reused: bool = False
-
-    @property
-    def sets(self) -> tuple[CallsToRun, ...]:
-        """Further arguments, for which both forms must do the same."""
-        return tuple(call.as_texts() for call in self.uses.cases[1:]) if self.uses else ()
-
-    @property
-    def sets_that_run(self) -> tuple[CallsToRun, ...]:
-        """Those of them that run in eval mode."""
-        return tuple(call.as_texts() for call in self.uses.cases[1:] if call.eval is not None) if self.uses else ()
-
-    def count_statements(self) -> tuple[int, int] | None:
-        """Return how many statements of the class's own methods ran, and how many they have.
-
-        Only methods that were called count, without the constructor. A statement is known by the line of its start.
-        """
-        own = next((n for n in ast.parse(self.request.code).body if getattr(n, "name", "") == self.request.name), None)
-        if self.uses is None or own is None:
-            return None
-        entered, lines = {name for _, name in self.uses.watched.used}, self.uses.watched.lines
-        ran = whole = 0
-        for method in ast.iter_child_nodes(own):
-            if isinstance(method, ast.FunctionDef) and method.name in entered - {"__init__"}:
-                inside = (node for node in ast.walk(method) if isinstance(node, ast.stmt) and node is not method)
-                starts = {node.lineno for node in inside if not _is_text(node)}
-                whole += len(starts)
-                ran += len(lines & starts)
-        return (ran, whole) if whole else None
-
-    def describe_calls(self) -> list[dict[str, Any]]:
-        """Return all known calls, as `KnownCall` records."""
-        return [
-            {"init": join_arguments(**_texts(case.init)), "forward": join_arguments(**_texts(case.forward))}
-            | {"inputs": dict(case.inputs), "eval": case.eval, "train": case.train}
-            for case in (self.uses.cases if self.uses else ())
-        ]
-
-
 def visit_all(
-    blocks: Sequence[RunnableBlock], store: Store | None, **sandbox: Unpack[SandboxOptions]
-) -> Iterator[BlockVisit]:
-    """Visit blocks; outcomes are cached by content. Raises: UserError if no sandbox is available."""
-    requests = {block.pair.block: block.request(sandbox.get("runtime", ())) for block in blocks}
-    visited = {block.pair.block: block.visit for block in blocks if block.visit is not None}
-    yield from (_read(key, requests[key], visit) for key, visit in visited.items())
+    requests: Mapping[str, BlockUses], store: Store | None, **sandbox: Unpack[SandboxOptions]
+) -> Iterator[tuple[str, Visit]]:
+    """Visit blocks that run, by key; outcomes are cached by content. Raises: UserError if no sandbox is available."""
     with open_sandbox(store, [VISIT], sandbox) as box:
         ended: dict[str, Failure] = {}
-        for reply in VISIT.run(box, {key: request for key, request in requests.items() if key not in visited}):
+        for reply in VISIT.run(box, requests):
             if reply.answer is None:
                 ended[reply.key] = reply.failure(_CHARACTERS)
             else:
-                yield _read(reply.key, requests[reply.key], reply.answer, reused=reply.outcome.reused)
+                yield reply.key, reply.answer
         # Those that ended their process, mostly while their graphs were recorded, are visited without these.
         alone = {key: replace(requests[key], graphs=False) for key in ended}
         for reply in replace(VISIT, label="", limits=LIMITS).run(box, alone):
             uses = reply.answer.uses if reply.answer else reply.failure(_CHARACTERS)
-            yield _read(reply.key, requests[reply.key], Visit(ended[reply.key], uses), reused=reply.outcome.reused)
-
-
-def _read(block: str, request: BlockUses, answer: Visit, *, reused: bool = False) -> BlockVisit:
-    graphs, uses = answer.graphs, answer.uses
-    return BlockVisit(
-        block,
-        request,
-        graphs=None if isinstance(graphs, Failure) else graphs.to_json(),
-        no_graphs=one_line(graphs.error, _CHARACTERS) if isinstance(graphs, Failure) else None,
-        uses=None if isinstance(uses, Failure) else uses,
-        no_uses=one_line(uses.error, _CHARACTERS) if isinstance(uses, Failure) else None,
-        reused=reused,
-    )
-
-
-def _texts(call: WorkingCall) -> CallTexts:
-    return CallTexts(args=call.args, kwargs=call.kwargs)
+            yield reply.key, Visit(ended[reply.key], uses)
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -11,12 +11,12 @@ from typing import Any, Literal, Unpack
 
 from extract.arguments.messages import NAME, RAISED_RATE, ZERO_RATES, is_rate
 from extract.proofs.sdists import list_metadata
-from extract.proofs.validate import ReportedCalls
 from extract.recording.messages import GUESSED, RECORDED, SourceRecording, Way
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import FOUNDATION, Module
 from extract.sources import PackageSource
 from extract.sources.contents import is_test
+from extract.specs.make import WorkingCalls
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import Store
@@ -45,7 +45,7 @@ _README = re.compile(r"(?i)readme(?:\.(?:md|markdown))?")
 
 
 @dataclass(frozen=True, slots=True)
-class NamedCalls(ReportedCalls):
+class NamedCalls(WorkingCalls):
     """The calls of a module.
 
     Args:

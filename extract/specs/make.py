@@ -9,12 +9,13 @@ import ast
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from extract.arguments.messages import CallTexts, join_arguments
+from extract.arguments.messages import MOST_CHARACTERS, CallTexts, join_arguments
 from extract.specs.behavior import (
     infer_behavior,
     list_kinds,
@@ -35,7 +36,7 @@ from lemur_core.graphs.sizes import Sized
 from lemur_core.graphs.symbolic import Size, evaluate_graph
 from lemur_core.similarity.tokens import split_tokens
 from lemur_core.source.scopes import BUILTINS
-from lemur_core.source.text import list_nodes, parse_code
+from lemur_core.source.text import list_nodes, parse_code, parse_expression
 from manifests.folders.kinds import EXTRACTION
 from manifests.provenance import SPECS
 from manifests.records import Algorithm, Block, Case, Observed, Spec, SpecArgument, SpecArguments
@@ -50,11 +51,12 @@ IDENTITY = frozenset(
 
 _HEADER = re.compile(r"(?:#[^\n]*\n)*")
 
-#: Fields that a spec has in common with the table.
-SHARED: tuple[str, ...] = ("block", "name", "category", "level", "fidelity", "source", "path", "start_line", "end_line")
-SHARED += ("swhid", "license", "code_sha256", "file", "graph")
-#: Fields copied from the observations.
-_OBSERVED = ("parameters", "train_differs", "identity_in_eval", "gradients", "tensors", "layers", "uninitialized")
+_OTHERWISE = frozenset({"arguments", "cases", "not_shown"})
+#: Fields that a spec has in common with the table, and with the observations, in the same form.
+SHARED, _OBSERVED = (
+    tuple(name for name in Spec.model_fields if name in record.model_fields and name not in _OTHERWISE)
+    for record in (Block, Observed)
+)
 
 #: Fields that can be withheld, in the order in which they are tried -> the empty value.
 _OPTIONAL: dict[str, Any] = {"algorithm": None, "arguments": None, "cases": (), "dependencies": {}}
@@ -82,8 +84,9 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     channels = Facts(graphs["eval"]).find_channel_axis() if graphs else None
     arguments = None
     if calls:
-        told = [_format_arguments(*pair) for pair in zip(calls, (constructor, forward), strict=True)]
-        arguments = SpecArguments(init=told[0], forward=told[1])
+        arguments = SpecArguments(
+            init=_format_arguments(calls.init, constructor), forward=_format_arguments(calls.forward, forward)
+        )
     others = sorted({*outline.functions, *outline.classes} - {row.name, *(answer["dead_classes"] if answer else ())})
     copied: dict[str, Any] = {name: getattr(row, name) for name in SHARED}
     copied |= {name: getattr(observed, name, None) for name in _OBSERVED}
@@ -179,31 +182,64 @@ def design_facts(facts: dict[str, Any]) -> dict[str, Any]:
 # --- working calls ----------------------------------------------------------------------------------------------------
 
 
-def read_arguments(arguments: str | None) -> tuple[CallTexts, CallTexts | None] | None:
-    """Return the call that constructed a block, and the one that ran it, if any; None if they are null or invalid.
+@dataclass(frozen=True, slots=True)
+class WorkingCall:
+    """The arguments of one call, as Python expressions."""
 
-    Args: arguments: JSON, as in that column of `blocks.parquet`.
+    args: Sequence[str]
+    kwargs: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless each argument is an expression, and each keyword an identifier."""
+        for text in (*self.args, *self.kwargs.values()):
+            if len(text) > MOST_CHARACTERS:
+                raise ValueError(f"an argument has more than {MOST_CHARACTERS:,} characters")
+            try:
+                parse_expression(text)
+            except SyntaxError:
+                raise ValueError("an argument is not an expression") from None
+        if not all(map(str.isidentifier, self.kwargs)):
+            raise ValueError("an argument has no name")
+
+    def as_texts(self) -> CallTexts:
+        """Return the call as payloads state it."""
+        return CallTexts(args=self.args, kwargs=self.kwargs)
+
+    def text(self) -> str:
+        """Return the arguments as written between the parentheses of a call."""
+        return join_arguments(self.args, self.kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingCalls:
+    """The call that constructs a block and, if it runs, the call that runs it: the column `arguments`."""
+
+    init: WorkingCall
+    forward: WorkingCall | None = None
+
+
+_CALLS = TypeAdapter(WorkingCalls)
+
+
+def read_arguments(arguments: str | None) -> WorkingCalls | None:
+    """Parse the column `arguments`; None if it is null or invalid.
+
+    Args: arguments: JSON, as in `blocks.parquet`.
+    Returns: the calls of the constructor and of forward.
     """
     try:
-        stated = json.loads(arguments or "null")
-        init, forward = (call and _read_call(call) for call in (stated["init"], stated.get("forward")))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None if arguments is None else _CALLS.validate_json(arguments)
+    except ValidationError:
         return None
-    return init, forward
 
 
-def _read_call(call: Mapping[str, Any]) -> CallTexts:
-    kwargs = {name: str(value) for name, value in call["kwargs"].items()}
-    return CallTexts(args=[str(value) for value in call["args"]], kwargs=kwargs)
-
-
-def _format_arguments(call: CallTexts | None, parameters: Sequence[SpecArgument]) -> dict[str, str]:
+def _format_arguments(call: WorkingCall | None, parameters: Sequence[SpecArgument]) -> dict[str, str]:
     """Return the arguments of a call in neutral notation, by the names of their parameters."""
     if call is None:
         return {}
     names = positional_names(parameters)
-    values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(call["args"])}
-    return {name: format_expression(value) for name, value in {**values, **call["kwargs"]}.items()}
+    values = {names[n] if n < len(names) else f"*{n}": value for n, value in enumerate(call.args)}
+    return {name: format_expression(value) for name, value in {**values, **call.kwargs}.items()}
 
 
 def positional_names(parameters: Sequence[SpecArgument]) -> list[str]:
@@ -441,13 +477,12 @@ def print_call(row: Block, code: str | None, module: str = "") -> tuple[str, ...
         return ()
     observed = read_observed(row)
     # A new module is in train mode; blocks are known to run in eval mode, and most of them in train mode, too.
-    init, forward = calls
-    trains = forward is None or observed is None or observed.train_differs is not None
+    trains = calls.forward is None or observed is None or observed.train_differs is not None
     mode = "" if trains else "block.eval()"
     unset = list(observed.uninitialized) if observed is not None else []
     filled = f"for name in {unset}: nn.init.normal_(attrgetter(name)(block), std=0.02)" if unset else ""
-    lines = [f"block = {row.name}({join_arguments(**init)})", *filter(None, [filled, mode])]
-    lines += [f"block({join_arguments(**forward)})"] if forward else []
+    lines = [f"block = {row.name}({calls.init.text()})", *filter(None, [filled, mode])]
+    lines += [f"block({calls.forward.text()})"] if calls.forward else []
     try:
         names = set(_list_names(lines)) - {row.name, "block"} - BUILTINS
     except SyntaxError:  # not what extraction wrote

@@ -11,11 +11,10 @@ import ast
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from extract.specs.make import design_facts
 from extract.specs.outline import split_definitions
@@ -159,30 +158,7 @@ def write_spec_tables(folder: Path, specs: Sequence[Spec], assignments: Sequence
     rows: dict[str, int] = {}
     for split in SPLITS:
         chosen = [pair for pair in zip(specs, assignments, strict=True) if pair[1].split == split]
-        rows_to_write: Iterator[dict[str, object]] = (spec_row(*pair) for pair in chosen)
-        written = write_tables(folder / TABLES, split, SpecRow, rows_to_write, len(chosen))
+        values = (SpecRow.values(spec, **asdict(assignment)) for spec, assignment in chosen)
+        written = write_tables(folder / TABLES, split, SpecRow, values, len(chosen))
         rows |= {f"{TABLES}/{name}": count for name, count in written.items()}
     return rows
-
-
-def spec_row(spec: Spec, assignment: SplitAssignment) -> dict[str, Any]:
-    """Return one row: the fields of the spec's line, with mappings as lists sorted by name."""
-    facts = spec.model_dump(mode="json")
-    worked = facts.pop("arguments") or {"init": None, "forward": None, "method": None}
-    facts["cases"] = [{"inputs": _values(case["inputs"]), "outputs": case["outputs"]} for case in facts["cases"]]
-    facts["layers"] = None if facts["layers"] is None else _counts(facts["layers"])
-    if facts["algorithm"] is not None:
-        facts["algorithm"] = json.dumps(facts["algorithm"], sort_keys=True, ensure_ascii=False)
-    facts["dependencies"] = _values(facts["dependencies"])
-    for name, key in (("init", "init"), ("call", "forward")):
-        facts[name] = None if worked[key] is None else _values(worked[key])
-    facts |= {"method": worked["method"], "split": assignment.split, "cluster": assignment.cluster}
-    return {name: facts[name] for name in SpecRow.model_fields}
-
-
-def _values(items: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in sorted(items.items())]
-
-
-def _counts(items: Mapping[str, int]) -> list[dict[str, object]]:
-    return [{"name": name, "count": number} for name, number in sorted(items.items())]

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from manifests.options.shared import ForceOption, JsonOption
 
 from lemur_core.files import Json
 from lemur_core.files.errors import UsageError
+from manifests.options.shared import ForceOption, JsonOption
 
 app = typer.Typer(
     name="experts",

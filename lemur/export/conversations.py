@@ -6,7 +6,7 @@ from pathlib import Path
 from lemur.export.records import ExportContents, PromptCompletion
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from manifests.conversations.conversation import chat_rows
+from manifests.conversations import chat_rows
 from manifests.folders.kinds import EXTRACTION
 from manifests.records import SPLITS, Block, ChatMessage
 

@@ -27,11 +27,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from extract.arguments.messages import CallTexts
 from extract.folder.verify import RUN_CALL
 from extract.model.results import at_least
 from extract.proofs.runtime import runtime_for
 from extract.specs.make import (
+    WorkingCall,
     list_definitions,
     positional_names,
     print_call,
@@ -239,15 +239,15 @@ def build_problem(row: Block, signature: CallSignature) -> ProblemText:
     assert row.code is not None
     calls, observed = read_arguments(row.arguments), read_observed(row)
     printed = print_call(row, row.code)
-    if calls is None or calls[1] is None or observed is None or not observed.cases or not printed:
+    if calls is None or calls.forward is None or observed is None or not observed.cases or not printed:
         raise RefusedError("no call is stated")
     if len(observed.cases[0].outputs) != 1 or signature.returns not in (None, "tensor"):
         raise RefusedError("does not return one tensor")
     defined = set(list_definitions(row.code))
     if taken := [name for name in _OWN if name in defined]:
         raise RefusedError(f"its file defines {taken[0]}")
-    init = _parameters(calls[0], signature.constructor, "argument")
-    forward = _parameters(calls[1], signature.forward, "input")
+    init = _parameters(calls.init, signature.constructor, "argument")
+    forward = _parameters(calls.forward, signature.forward, "input")
     inputs = list(_list_calls(forward, observed.cases))
     imports = [line for line in printed if line.startswith(("import ", "from "))]
     imports += [
@@ -265,12 +265,12 @@ def build_problem(row: Block, signature: CallSignature) -> ProblemText:
     return ProblemText(row.code, tail, [", ".join(values) for values in inputs])
 
 
-def _parameters(stated: CallTexts, names: Sequence[str], other: str) -> _Parameters:
+def _parameters(stated: WorkingCall, names: Sequence[str], other: str) -> _Parameters:
     """Return the parameters for a call. Args: names: of positional parameters; others are numbered after `other`."""
-    own = [names[n] if n < len(names) else f"{other}_{n}" for n in range(len(stated["args"]))]
-    if any(text.startswith("*") for text in stated["args"]):
+    own = [names[n] if n < len(names) else f"{other}_{n}" for n in range(len(stated.args))]
+    if any(text.startswith("*") for text in stated.args):
         raise RefusedError("is called with unpacked arguments")
-    return _Parameters((*own, *stated["kwargs"]), len(own), (*stated["args"], *stated["kwargs"].values()))
+    return _Parameters((*own, *stated.kwargs), len(own), (*stated.args, *stated.kwargs.values()))
 
 
 def _list_calls(forward: _Parameters, cases: Sequence[Case]) -> Iterator[list[str]]:

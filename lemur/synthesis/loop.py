@@ -22,9 +22,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from extract.search import Filters, open_index, search
-
 from curate.published.reference_corpus import check_graphs
+from extract.search import Filters, open_index, search
 from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur.synthesis.endpoint import Answer, Endpoint, Message, Model, Request, ask
 from lemur.synthesis.folder import PREFIX, make_row, write_synthesis

@@ -1,6 +1,20 @@
 """Record types shared by folders and packages, with JSON Schemas in `schemas/`; tables of records are Parquet."""
 
-from manifests.records.base import (
+from manifests.records.blocks import (
+    SPEC_CHAT_KINDS,
+    Algorithm,
+    Block,
+    Case,
+    Observed,
+    Spec,
+    SpecArgument,
+    SpecArguments,
+    SpecChatDrop,
+    SpecChatKind,
+    SpecChatRow,
+    SpecRow,
+)
+from manifests.records.common import (
     CHAT_ROLES,
     LEVELS,
     SPLITS,
@@ -17,20 +31,6 @@ from manifests.records.base import (
     arrow_schema,
     describe_fault,
     first_fault,
-)
-from manifests.records.blocks import (
-    SPEC_CHAT_KINDS,
-    Algorithm,
-    Block,
-    Case,
-    Observed,
-    Spec,
-    SpecArgument,
-    SpecArguments,
-    SpecChatDrop,
-    SpecChatKind,
-    SpecChatRow,
-    SpecRow,
 )
 from manifests.records.networks import (
     CHAT_KINDS,

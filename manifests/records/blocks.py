@@ -1,5 +1,6 @@
 """Records of extraction: blocks, their specs, and conversations about specs."""
 
+import json
 import typing
 from typing import Any, Literal
 
@@ -7,7 +8,7 @@ from pydantic import Field
 
 from lemur_core.files import Json
 from manifests.records import common
-from manifests.records.base import Line, Record, Sha256, Split
+from manifests.records.common import BlockFile, Line, Record, Sha256
 
 
 class Block(Record):
@@ -39,7 +40,7 @@ class Block(Record):
     resolutions: tuple[str, ...] = Field(
         default=(), description="definitions from other files: location, kind of resolution, confidence in 0..1"
     )
-    file: Line | None = Field(default=None, description="where code lies in the extraction folder")
+    file: BlockFile | None = Field(default=None, description="where code lies in the extraction folder")
     arguments: str | None = Field(
         default=None, description="working arguments as JSON: init, forward and method, values as Python expressions"
     )
@@ -138,10 +139,10 @@ class SpecArgument(Record):
 
 
 class SpecArguments(Record):
-    """The arguments with which a block ran."""
+    """The call with which a block ran."""
 
-    init: dict[str, str] = Field(description="of the constructor, by name")
-    forward: dict[str, str] = Field(description="of the call, by name")
+    init: dict[str, str] = Field(description="arguments of the constructor that worked, by name")
+    forward: dict[str, str] = Field(description="arguments of the call that worked, by name")
     method: str = Field(default="forward", description="the method that was called")
 
 
@@ -249,9 +250,9 @@ class SpecFacts(Record):
     start_line: common.StartLine
     end_line: common.EndLine
     swhid: common.Swhid
-    license: Line = Field(description="SPDX expression, or NOASSERTION")
+    license: common.License
     code_sha256: Sha256 = Field(description="SHA-256 of the closed file, UTF-8")
-    file: Line | None = Field(description="where the code lies in the extraction folder")
+    file: BlockFile | None = Field(description="where the code lies in the extraction folder")
     summary: str = Field(description="shapes, parameters, layers and motifs in one line")
     withheld: tuple[str, ...] = Field(default=(), description="fields left out because they repeat source text")
 
@@ -296,18 +297,42 @@ class SpecCase(Record):
     outputs: tuple[str, ...]
 
 
+def _as_in(record: type[Record], name: str, default: Any = ...) -> Any:
+    """Return a field that states the same as that of another record, in another form."""
+    return Field(default, description=record.model_fields[name].description)
+
+
 class SpecRow(SpecFacts):
     """A spec as a row of a table: the facts of its line, mappings as lists by name, with its group and split."""
 
-    init: tuple[SpecValue, ...] | None = Field(description="arguments of the constructor that worked")
-    call: tuple[SpecValue, ...] | None = Field(description="arguments of the call that worked")
+    init: tuple[SpecValue, ...] | None = _as_in(SpecArguments, "init")
+    call: tuple[SpecValue, ...] | None = _as_in(SpecArguments, "forward")
     method: str | None = Field(description="the method that was called; null if the block was not constructed")
-    cases: tuple[SpecCase, ...] = Field(description="calls in eval mode, the first with the arguments that worked")
-    layers: tuple[SpecCount, ...] | None = Field(description="number of submodules that it built, by class name")
-    algorithm: str | None = Field(default=None, description="as in the line, JSON")
-    dependencies: tuple[SpecValue, ...] = Field(description="other definitions in its minimized file, with their kind")
-    split: Split = Field(description="train, validation or test; a group is never divided")
+    cases: tuple[SpecCase, ...] = _as_in(Spec, "cases")
+    layers: tuple[SpecCount, ...] | None = _as_in(Spec, "layers")
+    algorithm: str | None = _as_in(Spec, "algorithm", None)
+    dependencies: tuple[SpecValue, ...] = _as_in(Spec, "dependencies")
+    split: common.RowSplit
     cluster: str = Field(description="group that must be in one split: 16 digits of its first member's digest")
+
+    @classmethod
+    def values(cls, spec: Spec, **more: Any) -> dict[str, Any]:
+        """Return the row of a spec as values by column. Args: more: `cluster` and `split`."""
+        facts = spec.model_dump(mode="json")
+        worked = facts["arguments"] or dict.fromkeys(("init", "forward", "method"))
+        facts["cases"] = [{**case, "inputs": _list_items(case["inputs"])} for case in facts["cases"]]
+        facts["layers"] = _list_items(facts["layers"], "count")
+        facts["dependencies"] = _list_items(facts["dependencies"])
+        if facts["algorithm"] is not None:
+            facts["algorithm"] = json.dumps(facts["algorithm"], sort_keys=True, ensure_ascii=False)
+        facts |= {"init": _list_items(worked["init"]), "call": _list_items(worked["forward"])}
+        facts |= {"method": worked["method"], **more}
+        return {name: facts[name] for name in cls.model_fields}
+
+
+def _list_items(items: Json | None, value: str = "value") -> list[Json] | None:
+    """Return a mapping as a list of records, sorted by name."""
+    return None if items is None else [{"name": name, value: item} for name, item in sorted(items.items())]
 
 
 SpecChatKind = Literal["describe", "write"]
@@ -328,7 +353,7 @@ class SpecChatRow(Record):
     start_line: common.StartLine
     end_line: common.EndLine
     swhid: common.Swhid
-    license: Line = Field(description="SPDX expression of the block, or NOASSERTION")
+    license: common.License
     notice: str = Field(description="owners and licenses of the code")
     n_tokens: common.Tokens
 

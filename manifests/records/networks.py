@@ -7,9 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from manifests.options import Level as Level
 from manifests.records import common
-from manifests.records.base import Agreement, Behavior, Line, Ratio, Record, Sha256, Split, Stage
+from manifests.records.common import Agreement, Behavior, Line, Ratio, Record, Sha256, Split, Stage
 
 
 class LemurRecord(Record):
@@ -30,7 +29,7 @@ class LemurRecord(Record):
     id: common.CodeId
     prefix: common.Prefix
     family: common.Family
-    split: Split = Field(description="train, validation or test; a group is never divided")
+    split: common.RowSplit
     weight: float = Field(ge=0, description="sampling weight")
     cluster: str = Field(description="group that must be in one split: the smallest id of its members, 16 digits")
     score: Ratio | None = Field(

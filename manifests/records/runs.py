@@ -4,9 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from manifests.options import Level as Level
 from manifests.records import common
-from manifests.records.base import JsonObject, Line, Ratio, Record, Seconds, Sha256
+from manifests.records.common import JsonObject, Line, Ratio, Record, Seconds, Sha256
 
 
 class Ingredient(Record):

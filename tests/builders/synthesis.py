@@ -5,10 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.model.results import Result, code_columns
-from extract.proofs.equivalence import BlockWithOriginal
-from extract.proofs.visit import RunnableBlock, visit_all
-from extract.resolve.index import FactsIndex
-from tests.builders import extractions
+from tests.builders import extractions, visits
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "synthesis.md")
@@ -33,9 +30,7 @@ def network(
 
 def traced(folder: Path, codes: dict[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """What classes compute, by a name of one's own: the name of the class and its code."""
-    pairs = [BlockWithOriginal(key, name, code, "", (), (), ARGUMENTS) for key, (name, code) in codes.items()]
-    with FactsIndex(folder / "facts.sqlite") as index:
-        return {one.block: dict(one.graphs or {}) for one in visit_all(list(map(RunnableBlock, pairs)), index, jobs=1)}
+    return visits.trace(folder, {key: (name, code, ARGUMENTS) for key, (name, code) in codes.items()})
 
 
 def write(folder: Path, answers: dict[str, dict[str, Any]], *, chat: bool = False, **facts: Any) -> Path:

@@ -20,12 +20,9 @@ from curate.published.novel import novel
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from extract.model.results import Result, code_columns
-from extract.proofs.equivalence import BlockWithOriginal
-from extract.proofs.visit import RunnableBlock, visit_all
-from extract.resolve.index import FactsIndex
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from manifests.records import GraphRow, arrow_schema
-from tests.builders import extractions
+from tests.builders import extractions, visits
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "novel.md")
@@ -265,16 +262,12 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
         "init": {"args": ["64"], "kwargs": {"reduced": "8"}},
         "forward": {"args": ["torch.randn(2, 64, 6, 6)"], "kwargs": {}},
     }
-    with FactsIndex(tmp_path / "facts.sqlite") as index:
-        (traced,) = visit_all(
-            [RunnableBlock(BlockWithOriginal("gate", "Gate", TEXTS["GATE"], "", (), (), arguments))], index, jobs=1
-        )
-    assert traced.graphs is not None, traced.no_graphs
+    graphs = visits.trace(tmp_path, {"gate": ("Gate", TEXTS["GATE"], arguments)})["gate"]
     of = extractions.source(tmp_path, "alpha@1.0")
-    columns = {"graph": traced.graphs["graph"], "graph_widths": traced.graphs["graph_widths"]}
+    columns = {"graph": graphs["graph"], "graph_widths": graphs["graph_widths"]}
     columns |= code_columns(TEXTS["GATE"]) | {"error_kind": None, "error": None, "arguments": json.dumps(arguments)}
     row = extractions.block(of, "Gate", "backward", observed=json.dumps({"cases": []}), **columns)
-    extractions.write(tmp_path / "blocks", [Result(row, (), traced.graphs)], [of], level="backward")
+    extractions.write(tmp_path / "blocks", [Result(row, (), graphs)], [of], level="backward")
 
     found = novel([file(TEXTS["GATED"])], [tmp_path / "blocks"])
     (told,) = found.facts["files"]

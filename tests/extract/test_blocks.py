@@ -6,16 +6,14 @@ import pickle
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import extract
-from extract.model.blocks import describe_block, draw_block, find_block, load_block, match
+from extract.model.blocks import draw_block, find, find_block, load_block, match
 from extract.model.results import code_columns
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.serialization import serialize
@@ -76,15 +74,15 @@ def test_what_a_name_stands_for(wanted: str, places: list[int]) -> None:
 
 
 def test_the_first_of_several_is_shown_and_the_others_are_listed(folder: Path) -> None:
-    found = find_block(folder, "Attention")
-    assert found.row.block == "alpha@1.0::alpha.blocks.Attention"
-    assert found.others == ("beta@2.0::beta.blocks.Attention (executed)",)
-    assert describe_block(found)[-1] == "also      beta@2.0::beta.blocks.Attention (executed)"
-    assert find_block(folder, "beta::Attention").others == ()
+    assert find_block(folder, "Attention").block == "alpha@1.0::alpha.blocks.Attention"
+    found = find(folder, "Attention")
+    assert found.facts["others"] == ["beta@2.0::beta.blocks.Attention (executed)"]
+    assert found.lines[-1] == "also      beta@2.0::beta.blocks.Attention (executed)"
+    assert find(folder, "beta::Attention").facts["others"] == []
 
 
 def test_the_lines_of_a_block(folder: Path) -> None:
-    lines = dict(line.split(maxsplit=1) for line in describe_block(find_block(folder, "alpha::Einops")))
+    lines = dict(line.split(maxsplit=1) for line in find(folder, "alpha::Einops").lines)
     assert lines["block"] == "alpha@1.0::alpha.blocks.Einops"
     assert lines["from"] == "alpha/blocks.py, lines 3-9"
     assert lines["origin"] == "pkg:pypi/alpha@1.0"
@@ -98,7 +96,7 @@ def test_the_lines_of_a_block(folder: Path) -> None:
 
 
 def test_how_a_block_runs_and_what_was_seen(folder: Path) -> None:
-    lines = describe_block(find_block(folder, "Squeeze"))
+    lines = list(find(folder, "Squeeze").lines)
     place = lines.index("runs as   block = Squeeze(16, ratio=0.5)")
     assert lines[place + 1 : place + 6] == [
         "          block(torch.randn((2, 16, 8, 8)))",
@@ -107,11 +105,11 @@ def test_how_a_block_runs_and_what_was_seen(folder: Path) -> None:
         "observed  280 parameters; gradients reach 4 of 4 tensors; train and eval differ",
         "layers    Conv2d 2, Gate 1, ReLU 1",
     ]
-    assert "observed  not readable; run `lemur verify`" in describe_block(find_block(folder, "Odd"))
+    assert "observed  not readable; run `lemur verify`" in find(folder, "Odd").lines
 
 
 def test_what_was_not_found_for_sure_is_told(folder: Path) -> None:
-    lines = describe_block(find_block(folder, "Guess"))
+    lines = list(find(folder, "Guess").lines)
     place = lines.index("inferred  s::m.d0 [registry, 0.80]")
     assert lines[place + 1] == "          s::m.d1 [registry, 0.80]"
     assert lines[place + 8] == "          and 2 more"
@@ -128,14 +126,14 @@ def test_a_block_that_stopped_says_why_else_its_code_follows(folder: Path, capsy
     show_block(folder, "alpha::Attention")
     head, chain, code = capsys.readouterr().out.split("\n\n", 2)
     assert chain.startswith("release    alpha@1.0\n")
-    assert code == find_block(folder, "alpha::Attention").row.code
+    assert code == find_block(folder, "alpha::Attention").code
     assert len(head.split("\n")) == 10
 
 
 def test_json_has_the_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_block(folder, "Attention", as_json=True)
     facts = json.loads(capsys.readouterr().out)
-    row = find_block(folder, "Attention").row
+    row = find_block(folder, "Attention")
     assert {name: facts[name] for name in type(row).model_fields} == row.model_dump(mode="json")
     assert facts["needs"]["block"] == row.block
     assert facts["others"] == ["beta@2.0::beta.blocks.Attention (executed)"]
@@ -184,10 +182,10 @@ def test_a_damaged_file_of_requirements_is_named(folder: Path, tmp_path: Path) -
     for name in ("manifest.json", "blocks.parquet"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(UserError, match="damaged extraction"):
-        find_block(tmp_path, "Attention")
+        find(tmp_path, "Attention")
     (tmp_path / "required_repos.json").write_text("{}")
-    found: Sequence[Any] = describe_block(find_block(tmp_path, "Attention"))
-    assert any(line.startswith("swhid     swh:1:cnt:") for line in found)
+    (tmp_path / "specs.jsonl").write_text("")
+    assert any(line.startswith("swhid     swh:1:cnt:") for line in find(tmp_path, "Attention").lines)
 
 
 def test_a_class_that_works(folder: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from extract.kinds import verify
+from extract.folder.verify import verify
 from extract.model.results import Result, code_columns
-from extract.proofs.minimize import MinimizedFile
+from extract.proofs.minimize import lean_columns
 from extract.specs.make import print_call
 from manifests.records import Block
 from tests.builders import extractions
@@ -37,7 +37,7 @@ def made(folder: Path, *init: str, lean: str = BODY, trains: bool = True) -> Blo
         arguments=json.dumps(calls),
         observed=json.dumps(OBSERVED | ({"train_differs": False} if trains else {})),
         **code_columns(head + BODY + "\n# More.\n"),
-        **MinimizedFile(head + lean, (), source.license).columns() | {"lean_error": None},
+        **lean_columns(head + lean, (), source.license) | {"lean_error": None},
     )
 
 

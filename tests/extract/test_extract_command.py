@@ -2,22 +2,18 @@
 
 import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from extract.extractor import BlockExtractor, extract_to
-from extract.model.results import Options
-from manifests.folders.manifest import read_manifest
 from tests.builders.suites import read_files, table
 
 LEMUR = Path(sys.executable).with_name("lemur")
@@ -113,14 +109,23 @@ def test_files_that_are_not_python_are_named(tmp_path: Path, lemur_here: Any) ->
     )
 
 
-def test_a_second_run_executes_nothing_and_writes_the_same(folder: Path, cache: Path, extracted: Path) -> None:
+def test_a_second_run_writes_the_same_and_its_steps_stand_in_the_glossary(
+    folder: Path, cache: Path, extracted: Path
+) -> None:
     done = lemur(folder, cache, "extract", "--source", "./mylib", "--out", "again", "--json", PYTHONHASHSEED="7")
     assert done.returncode == 0, done.stderr
     assert (folder / "again" / "blocks.parquet").read_bytes() == (extracted / "blocks.parquet").read_bytes()
     assert (folder / "again" / "required_repos.json").read_bytes() == (extracted / "required_repos.json").read_bytes()
     assert json.loads(done.stdout)["counts"]["blocks"] == 6
-    assert "results: 6 classes of an equal run, from the cache" in done.stderr
-    assert "validate" not in done.stderr
+    steps = dict(line.split(": ", 1) for line in done.stderr.splitlines() if ": " in line)
+    assert {"closed files", "levels", "runs and graphs", "minimized files", "specs"} <= steps.keys()
+    glossary = Path(__file__).parents[2].joinpath("docs", "glossary.md").read_text(encoding="utf-8")
+    words = {
+        word
+        for bold in re.findall(r"\*\*([^*]+)\*\*", glossary.lower())
+        for word in (bold, f"{bold}s", f"{bold} files")
+    }
+    assert steps.keys() <= words | {"mylib"}
 
 
 def test_show_and_verify(folder: Path, extracted: Path, lemur_here: Any) -> None:
@@ -154,35 +159,6 @@ def test_scope_needs_no_new_index(
     assert done.returncode == 0, done.stderr
     assert list(rows_of(folder / "gates")) == ["Gate"]
     assert rows_of(folder / "gates")["Gate"]["level"] == "compiled"
-
-
-def test_an_equal_run_is_written_from_the_kept_results(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the writing depends on may differ; another name, level or file is another run."""
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
-    shutil.copytree(folder / "mylib", tmp_path / "mylib")
-    options = Options(sources=(str(tmp_path / "mylib"),), level="emitted")
-    extract_to(tmp_path / "first", options)
-    indexed: list[str] = []
-    whole = BlockExtractor.warm_index_once
-
-    def index(extractor: BlockExtractor) -> Any:
-        indexed.append(extractor.options.level)
-        return whole(extractor)
-
-    monkeypatch.setattr(BlockExtractor, "warm_index_once", index)
-    extract_to(tmp_path / "second", replace(options, jobs=1))
-    assert indexed == []
-    for name in ("blocks.parquet", "specs.jsonl", "required_repos.json", "croissant.json", "README.md"):
-        assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
-    manifests = [read_manifest(tmp_path / name) for name in ("first", "second")]
-    assert manifests[0].details == manifests[1].details
-    extract_to(tmp_path / "third", replace(options, level="parsed"))
-    file = next(path for path in sorted((tmp_path / "mylib").rglob("*.py")) if "class " in path.read_text())
-    file.write_text(file.read_text() + "\nMORE = 1\n")
-    extract_to(tmp_path / "fourth", options)
-    assert indexed == ["parsed", "emitted"]
 
 
 def test_names_that_are_only_listed_are_found_again(folder: Path, lemur_here: Any) -> None:

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from extract import ExtractOptions, extract
-from extract.kinds import verify
+from extract.folder.verify import verify
 from manifests.publish.staged import stage_files
 from tests.builders.suites import read_files, read_table
 

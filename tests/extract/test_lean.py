@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 
 from extract.arguments.messages import list_sizes
 from extract.emit.emit import Emitted
-from extract.kinds import verify
+from extract.folder.verify import verify
 from extract.model.blocks import load_block
 from extract.model.results import Result
-from extract.proofs.equivalence import BlockWithOriginal
-from extract.proofs.minimize import MinimizedFile, list_requirements, minimize_all
-from extract.proofs.visit import RunnableBlock, visit_all
+from extract.proofs.minimize import LeanColumns, lean_columns, list_requirements, minimize_all
 from extract.resolve.index import FactsIndex
 from manifests.publish.staged import stage_files
 from tests.builders import extractions
 from tests.builders.shown import show_block
 from tests.builders.suites import read_files, read_table
+from tests.builders.visits import graphs_of, uses, uses_of, visit
 
 TEXTS = read_files(__file__, "lean.md")
 
@@ -31,10 +30,6 @@ ARGUMENTS = {"init": {"args": ["8"], "kwargs": {}}, "forward": {"args": ["torch.
 OBSERVED = {"cases": [{"inputs": {"*0": "float32 2x8x6x6"}}, {"inputs": {"*0": "float32 3x8x12x12"}}]}
 #: Calls of the corpus: the block's own, two that work, one that does not, and one of a large module.
 HINTS = read_table(__file__, "lean.md", "Hints", globals())
-
-
-def pair(block: str, code: str, arguments: dict[str, Any], **more: Any) -> RunnableBlock:
-    return RunnableBlock(BlockWithOriginal(block, "Gate", code, "", (), (), arguments), OBSERVED, **more)
 
 
 def emitted(code: str, **more: Any) -> Emitted:
@@ -50,41 +45,34 @@ def emitted(code: str, **more: Any) -> Emitted:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MinimizedFile | str]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LeanColumns]:
     plain = {"init": {"args": [], "kwargs": {}}, "forward": ARGUMENTS["forward"]}
-    blocks = [
-        pair("gate", TEXTS["FULL"], ARGUMENTS),
-        pair("sets", TEXTS["FULL"], ARGUMENTS, hints=HINTS),
-        pair("asks", f"# More.\n{TEXTS['ASKS']}", plain),
-        pair("changes", TEXTS["CHANGES"] + "\n\ndef unused(x):\n" + "    x = x + 1\n" * 9, plain),
-        pair(
-            "same",
-            "from torch import nn\n\n\nclass Gate(nn.Module):\n    forward = nn.ReLU.forward\n    inplace = False\n",
-            plain,
-        ),
-        pair("unmade", TEXTS["FAILS"], ARGUMENTS),
-    ]
-    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
-        visits = list(visit_all(blocks, index, jobs=1))
-        work = [(visit, emitted(f"# Licence: MIT\n\n{visit.request.code}")) for visit in visits]
+    same = "from torch import nn\n\n\nclass Gate(nn.Module):\n    forward = nn.ReLU.forward\n    inplace = False\n"
+    given: dict[str, tuple[str, Any, Any]] = {
+        "gate": (TEXTS["FULL"], ARGUMENTS, {}),
+        "sets": (TEXTS["FULL"], ARGUMENTS, HINTS),
+        "asks": (f"# More.\n{TEXTS['ASKS']}", plain, {}),
+        "changes": (TEXTS["CHANGES"] + "\n\ndef unused(x):\n" + "    x = x + 1\n" * 9, plain, {}),
+        "same": (same, plain, {}),
+        "unmade": (TEXTS["FAILS"], ARGUMENTS, {}),
+    }
+    requests = {key: uses("Gate", code, calls, OBSERVED, hints) for key, (code, calls, hints) in given.items()}
+    folder = tmp_path_factory.mktemp("index")
+    visits = visit(folder, requests)
+    work = {key: (one, visits[key], emitted(f"# Licence: MIT\n\n{one.code}")) for key, one in requests.items()}
+    with FactsIndex(folder / "facts.sqlite") as index:
         return dict(minimize_all(work, index, jobs=1))
 
 
-def lean_of(found: dict[str, MinimizedFile | str], block: str) -> MinimizedFile:
-    file = found[block]
-    assert isinstance(file, MinimizedFile), file
-    return file
+def test_what_stays(found: dict[str, LeanColumns]) -> None:
+    assert found["gate"]["lean_code"].partition("\n\n")[2].strip() == TEXTS["LEAN"].strip()
 
 
-def test_what_stays(found: dict[str, MinimizedFile | str]) -> None:
-    assert lean_of(found, "gate").code.partition("\n\n")[2].strip() == TEXTS["LEAN"].strip()
-
-
-def test_a_file_says_what_it_is_good_for(found: dict[str, MinimizedFile | str]) -> None:
+def test_a_file_says_what_it_is_good_for(found: dict[str, LeanColumns]) -> None:
     """Further calls of the corpus that work are confirmed, too; if one raises an error, both forms raise it."""
-    file = lean_of(found, "gate")
-    assert (file.license, file.requires) == ("MIT", ())
-    assert all(len(line) <= 120 for line in file.code.partition("\n\n")[0].split("\n"))
+    file = found["gate"]
+    assert (file["lean_license"], file["lean_requires"]) == ("MIT", ())
+    assert all(len(line) <= 120 for line in file["lean_code"].partition("\n\n")[0].split("\n"))
     head = read_head(file)
     assert "With: definitions from 1 file of alpha@1.0 (MIT); see required_repos.json" in head
     assert "beta" not in head
@@ -93,17 +81,16 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, MinimizedFile | str]) 
     assert head.endswith("Cut: 3 definitions, 4 functions, 4 docstrings.")
     assert (
         "for (8)(torch.randn(2, 8, 6, 6)), (8, deep=True)(x=torch.randn(2, 8, 6, 6)),"
-        " (4, act='relu', fail=True)(x=torch.randn(1, 4, 3, 3)); elsewhere it stops"
-        in read_head(lean_of(found, "sets"))
+        " (4, act='relu', fail=True)(x=torch.randn(1, 4, 3, 3)); elsewhere it stops" in read_head(found["sets"])
     )
 
 
-def test_no_lean_form_without_proof(found: dict[str, MinimizedFile | str]) -> None:
-    assert str(found["changes"]).startswith("not as the full form: eval")
-    assert str(found["unmade"]).startswith("does not run again: TypeError")
-    assert found["same"] == "not shorter than the closed file"
+def test_no_lean_form_without_proof(found: dict[str, LeanColumns]) -> None:
+    assert found["changes"]["lean_error"].startswith("not as the full form: eval")
+    assert found["unmade"]["lean_error"].startswith("does not run again: TypeError")
+    assert found["same"] == {"lean_error": "not shorter than the closed file"}
     # What is asked for by a computed name is there.
-    assert found["asks"] == "not shorter than the closed file"
+    assert found["asks"] == {"lean_error": "not shorter than the closed file"}
 
 
 def run(code: str, *arguments: Any) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -142,8 +129,8 @@ def test_never_another_result(act: str, deep: bool, fail: bool, shape: tuple[int
         assert torch.equal(full, lean)
 
 
-def read_head(file: MinimizedFile) -> str:
-    return " ".join(file.code.partition("\n\n")[0].replace("#", "").split())
+def read_head(file: LeanColumns) -> str:
+    return " ".join(file["lean_code"].partition("\n\n")[0].replace("#", "").split())
 
 
 def test_requirements_are_the_imports() -> None:
@@ -159,30 +146,27 @@ def test_sizes_are_those_that_were_seen_to_work() -> None:
 
 def test_sizes_that_tracing_met_are_proved_too(tmp_path: Path) -> None:
     code = TEXTS["FULL"].replace("import networkx\n", "").replace("x.dim() == 3", "x.dim() == 9")
-    one = pair("gate", code.replace("len(x) == 3", "False"), ARGUMENTS)
-    with FactsIndex(tmp_path / "facts.sqlite") as index:
-        (traced,) = visit_all([one], index, jobs=1)
-    assert traced.graphs is not None, traced.no_graphs
-    assert traced.graphs["sizes"].keys() == {"B", "H", "W"}
-    assert traced.uses is not None, traced.no_uses
-    *seen, met = traced.uses.sizes
+    traced = visit(tmp_path, {"gate": uses("Gate", code.replace("len(x) == 3", "False"), ARGUMENTS, OBSERVED)})["gate"]
+    sizes_of = graphs_of(traced)["sizes"]
+    assert sizes_of.keys() == {"B", "H", "W"}
+    *seen, met = uses_of(traced).sizes
     assert seen == list_sizes(OBSERVED)
     ((batch, width, height, side),) = met
     assert width == 8
     assert (batch, height, side) != (2, 6, 6)
-    assert {batch, height, side} <= {size for sizes in traced.graphs["sizes"].values() for size in sizes}
+    assert {batch, height, side} <= {size for sizes in sizes_of.values() for size in sizes}
 
 
-def results(folder: Path, lean: MinimizedFile) -> list[Result]:
+def results(folder: Path, lean: LeanColumns) -> list[Result]:
     of = extractions.source(folder, "beta@1.0")
-    row = extractions.block(of, "Made", level="backward", error_kind=None, error=None, **lean.columns())
+    row = extractions.block(of, "Made", level="backward", error_kind=None, error=None, **lean)
     return [Result(row.model_copy(update={"lean_error": None}), ((of.name, "beta/blocks.py"),))]
 
 
 def written(folder: Path, license_: str) -> Path:
     of = extractions.source(folder, "beta@1.0")
     code = extractions.code_of("beta@1.0::beta.blocks.Made", license_)
-    rows = results(folder, MinimizedFile(code, (), license_))
+    rows = results(folder, lean_columns(code, (), license_))
     extractions.write(folder / "out", rows, [of], level="backward")
     return folder / "out"
 
@@ -221,7 +205,7 @@ def test_publishing_goes_by_the_full_licence_where_the_full_code_is_published(tm
     """The source files of a lean form are a subset of those of its full form."""
     of = extractions.source(tmp_path, "alpha@1.0")
     row = extractions.block(of, "Made", level="backward", error_kind=None, error=None)
-    lean = MinimizedFile(extractions.code_of(row.block, "MIT"), (), "MIT").columns()
+    lean = lean_columns(extractions.code_of(row.block, "MIT"), (), "MIT")
     result = Result(row.model_copy(update={**lean, "lean_error": None}), ((of.name, "alpha/blocks.py"),))
     extractions.write(tmp_path / "out", [result], [of], level="backward")
     with stage_files(tmp_path / "out") as ready:

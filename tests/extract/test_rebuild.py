@@ -9,14 +9,13 @@ import pytest
 
 from extract.proofs.equivalence import BlockWithOriginal
 from extract.proofs.rebuild import RebuildAnswer, count_rebuilt, make_request, rebuild_all, rebuild_to
-from extract.proofs.visit import RunnableBlock, visit_all
 from extract.resolve.index import FactsIndex
 from extract.specs.make import add_rebuild_outcome, build_algorithm, make_spec, store_graphs, to_line
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import load_graphs
 from manifests.records import Block, Spec
-from tests.builders import extractions
+from tests.builders import extractions, visits
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "rebuild.md")
@@ -59,11 +58,8 @@ def another_kernel(stored: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    pairs = [
-        BlockWithOriginal(name, "Blur", code, "", (), (), arguments) for name, (code, arguments, _) in CODES.items()
-    ]
-    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
-        return {one.block: dict(one.graphs or {}) for one in visit_all(list(map(RunnableBlock, pairs)), index, jobs=1)}
+    codes = {name: ("Blur", code, arguments) for name, (code, arguments, _) in CODES.items()}
+    return visits.trace(tmp_path_factory.mktemp("index"), codes)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.folder.report import summary_text
+from extract.folder.page import summary_text
 from extract.folder.write import qualities
 from lemur_core.files.markdown import code_span, make_visible, plain, table
 from lemur_core.source.quality import code_quality

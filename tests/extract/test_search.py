@@ -134,14 +134,14 @@ def test_code_is_read_where_the_folder_has_it(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
     code = 'class DropPath:\n    """Survivors."""\n    def forward(self, x):\n        self.kept = x  # by a lottery\n'
     specs = [json.loads(to_line(make_spec(row))) for row in blocks()]
-    lines = [json.dumps(spec | {"file": f"blocks/{spec['name']}.py"}) for spec in specs]
+    lines = [json.dumps(spec | {"file": f"blocks/s/{spec['name']}.py"}) for spec in specs]
     where = write(tmp_path / "out", lines)
     for query in ("survivor", "lottery", "kept"):
         assert "nothing matches" in answer(where, query)
-    (where / "blocks").mkdir()
+    (where / "blocks" / "s").mkdir(parents=True)
     other = '"""\nclass DropPath:\n    lottery = 1\n"""\n'  # of the file, not of the class
-    (where / "blocks" / "DropPath.py").write_text(f"# jackpot\n{code}\n\nwinner = 1\n", encoding="utf-8")
-    (where / "blocks" / "SEModule.py").write_text(f"{other}class SEModule:\n    pass\n", encoding="utf-8")
+    (where / "blocks" / "s" / "DropPath.py").write_text(f"# jackpot\n{code}\n\nwinner = 1\n", encoding="utf-8")
+    (where / "blocks" / "s" / "SEModule.py").write_text(f"{other}class SEModule:\n    pass\n", encoding="utf-8")
     for query in ("survivor", "lottery", "kept"):
         assert names(where, query) == ["DropPath"]
     for query in ("jackpot", "winner"):
@@ -192,12 +192,14 @@ def test_candidates(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_nothing_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = json.loads(to_line(make_spec(layer("Gate"))))
-    hostile = {**facts, "name": "Gate\x1b[31m", "license": "\x1b]0;x\x07", "summary": "Gate: a\rb\nc"}
+    hostile = {**facts, "category": "\x1b]0;x\x07", "summary": "Gate: a\rb\nc"}
     folder = write(tmp_path / "out", [json.dumps(hostile)])
     search_folder(folder, "gate", Filters(), spec_file=None)
     told = capsys.readouterr().out
     assert not set(told) & set("\x1b\x07\r")
     assert "\\x1b]0;x\\x07" in told
+    with pytest.raises(UserError, match="not a spec: name: must be one line"):
+        open_index(write(tmp_path / "named", [json.dumps({**facts, "name": "Gate\x1b[31m"})]))
     with pytest.raises(UserError) as caught:
         search_folder(folder, "\x1b[31mzzz", Filters())
     assert "\x1b" not in str(caught.value)

@@ -8,12 +8,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from extract.kinds import verify
+from extract.folder.verify import verify
 from extract.model.blocks import read_blocks
 from extract.model.results import Result, code_columns
-from extract.proofs.equivalence import BlockWithOriginal
-from extract.proofs.visit import BlockVisit, RunnableBlock, visit_all
-from extract.resolve.index import FactsIndex
+from extract.proofs.visit import Visit
 from extract.search import Filters, open_index
 from extract.specs.make import algorithm_faults, build_algorithm, make_spec
 from lemur.like import BlockComputation, block_in, compare, features_of, find_similar, open_features, search_like
@@ -21,10 +19,12 @@ from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import DRAWS
 from lemur_core.graphs.identity import compute_identities, similarity, subtrees
 from lemur_core.graphs.serialization import load_graphs
+from lemur_core.sandbox import Failure, cached
 from manifests.publish.staged import stage_files
 from manifests.records import Block, Case, Spec
 from tests.builders import extractions, sample_blocks
 from tests.builders.suites import read_files, table
+from tests.builders.visits import graphs_of, uses, visit
 
 TEXTS = read_files(__file__, "tracing.md")
 
@@ -53,49 +53,36 @@ OPERATIONS = (
 )
 
 
-def pair(block: str, code: str, given: dict[str, Any], name: str = "Gate") -> BlockWithOriginal:
-    return BlockWithOriginal(block, name, code, "", (), (), given)
-
-
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockVisit]:
-    pairs = [
-        pair("gate", TEXTS["GATE"], ARGUMENTS),
-        pair("renamed", RENAMED, ARGUMENTS, "Softener"),
-        pair("values", NEEDS_VALUES, PLAIN),
-        pair("paired", TEXTS["PAIRED"], arguments("torch.randn(2, 3)", "torch.randn(2, 5)")),
-        pair("lazy", TEXTS["LAZY"], PLAIN),
-        pair("thinned", TEXTS["THINNED"], PLAIN),
-        pair("draws", TEXTS["DRAWS"], PLAIN),
-        pair("encoded", TEXTS["ENCODED"], PLAIN),
-        pair("deforms", TEXTS["DEFORMS"], arguments("torch.randn(2, 4, 6, 6)", "torch.randn(2, 18, 6, 6)")),
-        pair("fails", FAILS, PLAIN),
-    ]
-    with FactsIndex(tmp_path_factory.mktemp("index") / "facts.sqlite") as index:
-        found = {one.block: one for one in visit_all(list(map(RunnableBlock, pairs)), index, jobs=1)}
-        again = {one.block: one for one in visit_all(list(map(RunnableBlock, pairs)), index, jobs=1)}
-    assert all(one.reused for one in again.values()), "a rerun costs nothing"
-    assert {block: (one.graphs, one.no_graphs) for block, one in found.items()} == {
-        block: (one.graphs, one.no_graphs) for block, one in again.items()
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Visit]:
+    given = {
+        "gate": (TEXTS["GATE"], ARGUMENTS),
+        "values": (NEEDS_VALUES, PLAIN),
+        "paired": (TEXTS["PAIRED"], arguments("torch.randn(2, 3)", "torch.randn(2, 5)")),
+        "deforms": (TEXTS["DEFORMS"], arguments("torch.randn(2, 4, 6, 6)", "torch.randn(2, 18, 6, 6)")),
+        **{name.lower(): (TEXTS[name], PLAIN) for name in ("LAZY", "THINNED", "DRAWS", "ENCODED")},
+        "fails": (FAILS, PLAIN),
     }
+    requests = {key: uses("Gate", *about) for key, about in given.items()}
+    requests["renamed"] = uses("Softener", RENAMED, ARGUMENTS)
+    folder = tmp_path_factory.mktemp("index")
+    found = visit(folder, requests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cached, "Sandbox", None)
+        assert visit(folder, requests) == found, "a rerun costs nothing"
     return found
 
 
-def answer(one: BlockVisit) -> dict[str, Any]:
-    assert one.graphs is not None, one.no_graphs
-    return dict(one.graphs)
-
-
-def test_names_play_no_part(traced: dict[str, BlockVisit]) -> None:
-    one, other = (answer(traced[block]) for block in ("gate", "renamed"))
+def test_names_play_no_part(traced: dict[str, Visit]) -> None:
+    one, other = (graphs_of(traced[block]) for block in ("gate", "renamed"))
     assert one["graph"] == other["graph"]
     told = [build_algorithm(each, ["image"]) for each in (one, other)]
     assert told[0].operations == OPERATIONS
     assert told[1].operations == (*OPERATIONS[:-1], OPERATIONS[-1].replace("weight", "w")), "a key is what it returns"
 
 
-def test_what_is_told_of_a_run(traced: dict[str, BlockVisit]) -> None:
-    found = answer(traced["gate"])
+def test_what_is_told_of_a_run(traced: dict[str, Visit]) -> None:
+    found = graphs_of(traced["gate"])
     assert found["route"] == "meta"
     assert found["returns"] == {"items": [["y", "tensor"], ["weight", ["tensor", None]]]}
     assert found["dead_classes"] == ["Conv2d", "Kernel"], "what runs is torch's own"
@@ -110,42 +97,44 @@ def test_what_is_told_of_a_run(traced: dict[str, BlockVisit]) -> None:
     assert algorithm.train_error is None
 
 
-def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, BlockVisit]) -> None:
-    algorithm = build_algorithm(answer(traced["gate"]), ["image"])
+def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, Visit]) -> None:
+    algorithm = build_algorithm(graphs_of(traced["gate"]), ["image"])
     assert algorithm.fixed is None
     assert {name: values[0] for name, values in algorithm.sizes.items()} == {"B": 2, "H": 6, "W": 6}
     assert all(len(set(values)) >= 3 for values in algorithm.sizes.values())
     form = algorithm.eval["operations"].index(["input", "number", "trained"])
     assert [node[1:] for node in algorithm.eval["nodes"] if node[0] == form] == [[0, True, "float32 B×64×H×W", "image"]]
-    assert build_algorithm(answer(traced["values"]), ["x"]).fixed == "Python saw a value on the way"
+    assert build_algorithm(graphs_of(traced["values"]), ["x"]).fixed == "Python saw a value on the way"
 
 
-def test_a_recorded_case_refutes_sizes_that_were_varied_together(traced: dict[str, BlockVisit]) -> None:
-    found = answer(traced["paired"])
+def test_a_recorded_case_refutes_sizes_that_were_varied_together(traced: dict[str, Visit]) -> None:
+    found = graphs_of(traced["paired"])
     same, other = (Case(inputs={"image": "float32 3×3", "boxes": f"float32 {n}×5"}, outputs=()) for n in (3, 4))
     assert build_algorithm(found, ["image", "boxes"], [same]).operations[0] == "inputs image N×L, boxes N×L2"
     wider = Case(inputs={"image": "float32 3×4", "boxes": "float32 3×5"}, outputs=())
-    gate = build_algorithm(answer(traced["gate"]), ["image"], [Case(inputs={"image": "float32 2×32×6×6"}, outputs=())])
+    gate = build_algorithm(
+        graphs_of(traced["gate"]), ["image"], [Case(inputs={"image": "float32 2×32×6×6"}, outputs=())]
+    )
     assert gate.operations[0].endswith("; of this run alone: sizes"), "a case has 32 channels instead of 64"
     assert build_algorithm(found, ["image", "boxes"], [wider]).operations[0] == "inputs image N×L, boxes N×L2"
     returns = Case(inputs={"image": "float32 2×64×9×9"}, outputs=("float32 2×64×9×8", "float32 2×64×1×1"))
-    gate = build_algorithm(answer(traced["gate"]), ["image"], [returns])
+    gate = build_algorithm(graphs_of(traced["gate"]), ["image"], [returns])
     assert gate.fixed == "sizes that were varied together differ in case 1", "H was 9 at first, W 9 and 8"
     returns = Case(inputs={"image": "float32 2×64×9×9"}, outputs=("float32 2×64×9×9", "float32 2×64×1×2"))
-    gate = build_algorithm(answer(traced["gate"]), ["image"], [returns])
+    gate = build_algorithm(graphs_of(traced["gate"]), ["image"], [returns])
     assert gate.operations[0].endswith("; of this run alone: sizes"), "a case returns 2 where the graph has 1"
     refuted = build_algorithm(found, ["image", "boxes"], [same, other])
     assert refuted.fixed == "sizes that were varied together differ in case 2"
     assert refuted.operations[0] == "inputs image 2×3, boxes 2×5; of this run alone: sizes"
 
 
-def test_values_are_had_on_the_cpu(traced: dict[str, BlockVisit]) -> None:
-    found = answer(traced["values"])
+def test_values_are_had_on_the_cpu(traced: dict[str, Visit]) -> None:
+    found = graphs_of(traced["values"])
     assert (found["route"], found["reads_values"]) == ("cpu", True)
 
 
-def test_draws_and_reads_are_those_of_forward(traced: dict[str, BlockVisit]) -> None:
-    found = answer(traced["draws"])
+def test_draws_and_reads_are_those_of_forward(traced: dict[str, Visit]) -> None:
+    found = graphs_of(traced["draws"])
     assert found["draws"] == {"eval": ["random"], "train": ["randint", "random", "numpy.random"]}
     assert found["reads_values"] is False, "the constructor reads, forward does not"
     assert found["fixed"] is None
@@ -153,47 +142,46 @@ def test_draws_and_reads_are_those_of_forward(traced: dict[str, BlockVisit]) -> 
     assert build_algorithm(found, ["x"]).operations[0] == "inputs x N×L; of this run alone: branches"
 
 
-def test_what_comes_from_outside_is_not_called_constant(traced: dict[str, BlockVisit]) -> None:
-    found = answer(traced["encoded"])
+def test_what_comes_from_outside_is_not_called_constant(traced: dict[str, Visit]) -> None:
+    found = graphs_of(traced["encoded"])
     assert found["reads_values"] is True
     assert build_algorithm(found, ["x"]).operations == ("of this run alone: sizes, branches", "returns given 2×3")
 
 
-def test_sizes_that_fail_with_values_are_not_free(traced: dict[str, BlockVisit]) -> None:
+def test_sizes_that_fail_with_values_are_not_free(traced: dict[str, Visit]) -> None:
     """Without values a deformable convolution takes any number of channels."""
-    algorithm = build_algorithm(answer(traced["deforms"]), ["x", "offset"])
+    algorithm = build_algorithm(graphs_of(traced["deforms"]), ["x", "offset"])
     assert algorithm.fixed is not None
     assert re.fullmatch(r"with inputs [\d×]+, [\d×]+ it raises RuntimeError", algorithm.fixed)
     assert algorithm.operations[0] == "inputs x 2×4×6×6, offset 2×18×6×6; of this run alone: sizes"
 
 
-def test_lazy_modules_take_their_shapes_first(traced: dict[str, BlockVisit]) -> None:
-    operations = build_algorithm(answer(traced["lazy"]), ["x"]).operations
+def test_lazy_modules_take_their_shapes_first(traced: dict[str, Visit]) -> None:
+    operations = build_algorithm(graphs_of(traced["lazy"]), ["x"]).operations
     assert operations == ("inputs x N×3", "(1) linear of x, weight learned 5×3, bias learned 5 -> N×5", "returns (1)")
 
 
-def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, BlockVisit]) -> None:
+def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, Visit]) -> None:
     case = {"inputs": {"x": "float32 2x3"}, "outputs": ["float32 2x3"]}
     observed = json.dumps({**sample_blocks.OBSERVED, "cases": [case], "train_differs": True})
     row = sample_blocks.block(TEXTS["THINNED"], "Gate").model_copy(update={"observed": observed})
-    spec = make_spec(row, answer(traced["thinned"]))
+    spec = make_spec(row, graphs_of(traced["thinned"]))
     assert (spec.keeps_shape, spec.changes_channels, spec.downsampling) == (None, None, None)
     assert make_spec(row).keeps_shape is None, "there is no graph that shows it"
     same = row.model_copy(update={"observed": observed.replace("true", "false")})
     assert make_spec(same).keeps_shape is True, "equal outputs have equal shapes"
 
 
-def test_what_does_not_run_says_why(traced: dict[str, BlockVisit]) -> None:
-    assert traced["fails"].graphs is None
-    assert traced["fails"].no_graphs == "runtime_error: ValueError: no"
+def test_what_does_not_run_says_why(traced: dict[str, Visit]) -> None:
+    assert traced["fails"].graphs == Failure("runtime_error: ValueError: no")
 
 
 @pytest.fixture(scope="module")
-def sound(traced: dict[str, BlockVisit], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(traced: dict[str, Visit], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One block under MIT, and the same one under the GPL."""
     base = tmp_path_factory.mktemp("traced")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
-    found = answer(traced["gate"])
+    found = graphs_of(traced["gate"])
     observed = {"parameters": 1096, "trainable": 1096, "buffers": 0, "layers": {"Conv2d": 2}, "cases": []}
     observed["cases"] = [{"inputs": {"*0": "float32 2x64x6x6"}, "outputs": ["float32 2x64x6x6"]}]
     results = []

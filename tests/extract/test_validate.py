@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extract.proofs import validate
-from extract.proofs.validate import BlockVerdict, Candidate, check_text, validate_all
+from extract.proofs.validate import BlockVerdict, SearchRequest, check_text, validate_all
 from extract.resolve.index import FactsIndex
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.cached import ATTEMPTS
@@ -33,10 +33,6 @@ class A(nn.Module):
 """
 
 
-def candidate(text: str, block: str = "lib::A", **changes: Any) -> Candidate:
-    return Candidate(**{"key": block, "name": "A", "code": text, "origin": ("lib",), **changes})
-
-
 STUCK = "while True:\n    try:\n        while True: torch.ones(9)\n    except BaseException: pass"
 HUNGRY = "kept = []\nwhile True: kept.append(bytes(2**26))"  # pages that nobody touches: the limit is met at once
 
@@ -44,8 +40,7 @@ HUNGRY = "kept = []\nwhile True: kept.append(bytes(2**26))"  # pages that nobody
 BLOCKS: dict[str, tuple[str, Level, str | None, str]] = read_table(__file__, "validate.md", "Blocks", globals())
 
 
-def candidates(names: Iterable[str] = BLOCKS) -> list[Candidate]:
-    return [candidate(BLOCKS[name][0], name, origin=("lib", "fractions")) for name in names]
+REQUESTS = [(name, SearchRequest(code, "A", ("lib", "fractions"))) for name, (code, *_) in BLOCKS.items()]
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +50,14 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FactsIndex]:
 
 
 @pytest.fixture(scope="module")
-def judged(index: FactsIndex) -> Iterator[list[tuple[Candidate, BlockVerdict]]]:
+def verdicts(index: FactsIndex) -> Iterator[dict[str, BlockVerdict]]:
     """Outcomes of all blocks in the real sandbox, with limits that stop a hanging one soon."""
     with pytest.MonkeyPatch.context() as patch:
         limits = Limits(wall_seconds=60, cpu_seconds=6, memory_bytes=2**31)
         for stage in ("SEARCH_AND_VISIT", "SEARCH"):
             patch.setattr(validate, stage, dataclasses.replace(getattr(validate, stage), limits=limits))
         patch.setattr(cached, "time", SimpleNamespace(sleep=lambda _seconds: None))
-        yield list(validate_all(candidates(), index, "backward", jobs=1))
-
-
-@pytest.fixture(scope="module")
-def verdicts(judged: list[tuple[Candidate, BlockVerdict]]) -> dict[str, BlockVerdict]:
-    return {found.key: verdict for found, verdict in judged}
+        yield dict(validate_all(REQUESTS, index, "backward", jobs=1))
 
 
 @pytest.mark.slow
@@ -102,12 +92,10 @@ def test_a_second_time_nothing_runs(
 
     monkeypatch.setattr(cached, "Sandbox", refuse)
     # What the limit ended may end otherwise another time.
-    kept = [one for one in candidates() if verdicts[one.key].kind != "timeout_error"]
-    again = list(validate_all(reversed(kept), index, "backward", jobs=1))
-    assert sorted(found.key for found, _ in again) == sorted(one.key for one in kept)
+    kept = [(key, request) for key, request in REQUESTS if verdicts[key].kind != "timeout_error"]
     assert len(BLOCKS) - len(kept) <= 1
-    for found, verdict in again:
-        assert verdict == verdicts[found.key]
+    again = dict(validate_all(reversed(kept), index, "backward", jobs=1))
+    assert again == {key: verdicts[key] for key, _ in kept}
 
 
 class Answers:
@@ -168,11 +156,9 @@ def fresh(tmp_path: Path) -> Iterator[FactsIndex]:
 
 
 def verdicts_of(keys: Sequence[str], index: FactsIndex, goal: Level = "backward", **options: Any) -> list[BlockVerdict]:
-    given = {key: candidate(f"# {key}", key) for key in keys}
-    found = list(validate_all(given.values(), index, goal, jobs=3, **options))
-    assert all(one == given[one.key] for one, _ in found)
-    verdicts = {one.key: verdict for one, verdict in found}
-    return [verdicts[key] for key in keys]
+    given = [(key, SearchRequest(f"# {key}", "A", ("lib",))) for key in keys]
+    found = dict(validate_all(given, index, goal, jobs=3, **options))
+    return [found[key] for key in keys]
 
 
 @pytest.mark.parametrize(

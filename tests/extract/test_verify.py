@@ -4,6 +4,7 @@ import ast
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from extract.folder.verify import import_faults
-from extract.kinds import verify
-from extract.model.results import code_columns
+from extract import BlockLibrary
+from extract.folder.verify import import_faults, verify
+from extract.model.blocks import find
+from extract.model.results import Result, code_columns
+from extract.resolve.standins import replacement_source
 from extract.specs.make import write_specs
 from lemur_core.files.atomic import sha256_file
+from lemur_core.files.errors import UserError
 from lemur_core.source.quality import find_undefined_names
 from manifests.folders.checks import Check
 from manifests.folders.croissant import restate_croissant
@@ -25,7 +29,7 @@ from manifests.records import Block, arrow_schema
 from tests.builders import extractions
 from tests.builders.suites import table
 
-CHECKS = ["digests", "schema Block", "schema SpecRow", "card", "derived", "ids", "levels", "requirements", "sources"]
+CHECKS = ["digests", "schema Block", "schema SpecRow", "card", "derived", "blocks", "requirements", "sources"]
 CHECKS += ["parses", "undefined names", "imports", "headers", "lean forms", "graphs", "page"]
 ID = "alpha@1.0::alpha.blocks.Scale"
 
@@ -80,7 +84,7 @@ def test_what_was_published_without_some_code_is_sound(folder: Path, tmp_path: P
     assert gone - kept == sum(item.blocks for item in ready.withheld) > 0
     assert failed(pulled, refresh=False).keys() == failed(folder, refresh=False).keys()
     change_rows(pulled, lambda rows: [row.update(code=None) for row in rows])
-    assert "blocks is missing" in failed(pulled)["levels"]
+    assert "blocks is missing" in failed(pulled)["blocks"]
 
 
 def change_code(folder: Path, code: str, **changes: Any) -> None:
@@ -105,7 +109,7 @@ def test_a_sound_folder(sound: Path) -> None:
     assert [check.name for check in checks] == CHECKS
     assert [check.detail for check in checks if not check.ok] == []
     assert checks[4].detail == "17 files made again by the writer: no cell and no line differs"
-    assert checks[9].detail == "8 files are Python"
+    assert checks[8].detail == "8 files: Python"
 
 
 def test_a_description_that_lists_another_digest(folder: Path) -> None:
@@ -128,6 +132,36 @@ def test_many_blocks_are_shared_out_among_processes(tmp_path: Path) -> None:
     extractions.write(tmp_path / "out", [extractions.Result(row) for row in rows], [source])
     found = failed(tmp_path / "out", refresh=False)
     assert found == {"imports": f"{rows[65].block}: line 6: imports lost, which it does not require"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("file", "../../decoy/secret.py", "file: must be a file in blocks/"),
+        ("file", "blocks/a/../../secret.py", "file: must be a file in blocks/"),
+        ("path", "../../../etc/passwd", "path: must be a path in its source"),
+        ("path", "/etc/passwd", "path: must be a path in its source"),
+    ],
+)
+def test_no_path_leads_out_of_a_foreign_folder(folder: Path, field: str, value: str, says: str) -> None:
+    change_rows(folder, lambda rows: [row.update({field: value}) for row in rows])
+    lines = [json.loads(line) | {field: value} for line in (folder / "specs.jsonl").read_text().splitlines()]
+    (folder / "specs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert failed(folder)["schema Block"] == f"blocks.parquet: {says}"
+    library = BlockLibrary(folder)
+    for read in (partial(find, folder, "Scale"), partial(library.search, "scale"), partial(list, library)):
+        with pytest.raises(UserError, match=says):
+            read()
+
+
+def test_stand_ins_of_ours_are_a_source_of_a_sound_folder(tmp_path: Path) -> None:
+    source, own = extractions.source(tmp_path), replacement_source()
+    files = ((source.name, "alpha/blocks.py"), (own.name, own.files[0].path))
+    extractions.write(tmp_path / "out", [Result(extractions.block(source, "Scale"), files)], [source])
+    assert failed(tmp_path / "out", refresh=False) == {}
+    path = tmp_path / "out" / "required_repos.json"
+    path.write_text(path.read_text().replace('"license": "MIT"', '"license": "ISC"'))
+    assert "lemur-curator: license is not MIT" in failed(tmp_path / "out")["sources"]
 
 
 def test_a_table_without_a_column(folder: Path) -> None:
@@ -212,4 +246,4 @@ def test_a_manifest_without_a_level(folder: Path, level: object) -> None:
     manifest = read_manifest(folder)
     parameters = {**manifest.parameters, "level": level}
     write_manifest(folder, manifest.model_copy(update={"parameters": parameters, "details": {"withheld": [{}]}}))
-    assert failed(folder)["levels"].startswith(f"the manifest's level is {level!r}, not one of discovered, ")
+    assert failed(folder)["blocks"].startswith(f"the manifest's level is {level!r}, not one of discovered, ")

@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 from extract.model.results import Result, code_columns
-from extract.proofs.equivalence import BlockWithOriginal
-from extract.proofs.visit import RunnableBlock, visit_all
-from extract.resolve.index import FactsIndex
 from extract.search import Filters
 from lemur.like import search_like
 from lemur_core.files.errors import UserError
-from tests.builders import extractions, synthesis
+from tests.builders import extractions, synthesis, visits
 from tests.builders.suites import read_files
 
 TEXTS = read_files(__file__, "like.md")
@@ -37,13 +34,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (extractions.source(base, "beta@2.0"), "Stem", TEXTS["STEM"], arguments("32", image)),
         (extractions.source(base, "gamma@3.0"), "Other", TEXTS["OTHER"], arguments("5", numbers)),
     ]
-    pairs = [BlockWithOriginal(of.name, name, code, "", (), (), given) for of, name, code, given in wanted]
-    with FactsIndex(base / "facts.sqlite") as index:
-        answers = {one.block: one.graphs for one in visit_all(list(map(RunnableBlock, pairs)), index, jobs=1)}
+    answers = visits.trace(base, {of.name: about for of, *about in wanted})
     results = []
     for of, name, code, given in wanted:
         answer = answers[of.name]
-        assert answer is not None
         facts = {"arguments": json.dumps(given), "graph": answer["graph"], "graph_widths": answer["graph_widths"]}
         observed = {"parameters": 1, "trainable": 1, "buffers": 0, "layers": {}, "cases": []}
         block = f"{of.name}::{of.name.partition('@')[0]}.blocks.{name}"

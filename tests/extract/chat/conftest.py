@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from extract.model.results import Result, code_columns
-from extract.proofs.minimize import MinimizedFile
+from extract.proofs.minimize import lean_columns
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized
@@ -91,7 +91,7 @@ def rows_of(source: Any, count: int = 5) -> list[Block]:
         observed = read_observed(place, width, parameters + (width if place else 0))
         if name == "GatedA":
             observed |= {
-                **MinimizedFile(f"{code}# Lean.\n", (), source.license).columns(),
+                **lean_columns(f"{code}# Lean.\n", (), source.license),
                 "lean_error": None,
             }
         TRACED[block.block] = trace_of(place, width)

@@ -8,7 +8,7 @@ import pytest
 
 from extract.emit.emit import Emitted
 from extract.extractor import extract_to
-from extract.kinds import verify
+from extract.folder.verify import verify
 from extract.model.results import Options
 from extract.resolve.distributions import find_requirement, is_required, read_confirmed
 from lemur_core.files.errors import UsageError

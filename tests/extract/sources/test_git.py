@@ -231,14 +231,12 @@ def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_state
     make_wheel("tiny", "1.2.1", {"tiny/__init__.py": ""}, stated)
     make_sdist("tiny", "1.2.1", SDIST_WITHOUT_TESTS)
     source = open_source("tiny@1.2.1")
-    unreached: list[str] = []
     for _ in range(2):
-        folder = fetch_tests(source, original_folders(source), unreached)
+        folder = fetch_tests(source, original_folders(source))
         assert folder is not None
         files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
         assert files == {"test/nn/test_x.py": "# 1.2.1rc1\n", "test/data.json": "[]"}
         repository.folder.rename(tmp_path / "moved") if repository.folder.exists() else None  # the second is cached
-    assert unreached == []
 
 
 def test_tests_come_from_the_newest_commit_where_no_tag_is_near_and_only_the_description_links_to_the_repository(
@@ -254,7 +252,7 @@ def test_tests_come_from_the_newest_commit_where_no_tag_is_near_and_only_the_des
     # One test, whose helpers are elsewhere.
     make_sdist("tiny-net", "2.0", {**SDIST_WITHOUT_TESTS, "tests/inner/test_y.py": "from ..utils import check\n"})
     source = open_source("tiny-net@2.0")
-    folder = fetch_tests(source, original_folders(source), [])
+    folder = fetch_tests(source, original_folders(source))
     assert folder is not None
     assert (folder / "tests/test_x.py").read_text() == "# new\n"
 
@@ -267,13 +265,11 @@ def test_tests_whose_repository_is_out_of_reach_are_asked_for_again(
     make_wheel("tiny", "1.0", {"tiny/__init__.py": ""}, "Home-page: https://github.com/o/tiny\n")
     make_sdist("tiny", "1.0", SDIST_WITHOUT_TESTS)
     source = open_source("tiny@1.0")
-    unreached: list[str] = []
     told: list[str] = []
     for _ in range(2):
-        folder = fetch_tests(source, original_folders(source), unreached, told.append)
+        folder = fetch_tests(source, original_folders(source), told.append)
         assert folder is not None
         assert (folder / "README.md").read_text() == "Hi"
-    assert unreached == ["tiny", "tiny"]
     start = (
         "tiny@1.0: few or no tests in its sdist, and without those of its repository: https://github.com/o/tiny: cannot"
     )

@@ -299,42 +299,36 @@ def test_without_a_network_a_run_goes_on_and_the_next_one_asks_again(
         patch.delenv("PIP_NO_INDEX")
         patch.delenv("PIP_FIND_LINKS")
         patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-        unreached: list[str] = []
-        runtime = runtime_for(["tinya", "tinyb", "tinyc"], unreached=unreached)
-    assert unreached == ["tinyb", "tinyc"]
+        runtime = runtime_for(["tinya", "tinyb", "tinyc"])
     assert runtime.installed == first.installed
     assert reasons(runtime) == dict.fromkeys(["tinyb", "tinyc"], reasons(runtime)["tinyb"])
     assert "cannot be reached" in reasons(runtime)["tinyb"]
-    later: list[str] = []
-    assert runtime_for(["tinyb"], unreached=later).installed == ("tinyb==1.0",)
-    assert later == []
+    assert runtime_for(["tinyb"]).installed == ("tinyb==1.0",)
 
 
 def test_the_tests_of_a_release_are_asked_for_once_a_day(
     wheel: Wheel, make_sdist: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wheel("tiny")
-    source, unreached = open_source("tiny@1.0"), list[str]()
+    source = open_source("tiny@1.0")
     with monkeypatch.context() as patch:
         patch.delenv("PIP_NO_INDEX")
         patch.delenv("PIP_FIND_LINKS")
         patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-        assert fetch_tests(source, [], unreached) is None
-    assert unreached == ["tiny"]
+        assert fetch_tests(source, []) is None
     assert "tiny@1.0: without the tests of its sdist: the package index cannot be reached" in capsys.readouterr().err
-    assert fetch_tests(source, [], unreached) is None  # there is none
+    assert fetch_tests(source, []) is None  # there is none
     make_sdist("tiny", "1.0", {"tests/test_tiny.py": "import tiny\n", "tiny.py": "", "setup.py": ""})
-    assert fetch_tests(source, [], unreached) is None  # remembered
+    assert fetch_tests(source, []) is None  # remembered
     assert capsys.readouterr().err.count("fetching") == 1
     (absent,) = cache_folder("runtime", "v1", "beside").glob("*.absent")
     yesterday = absent.stat().st_mtime - 25 * 3600
     os.utime(absent, (yesterday, yesterday))
-    folder = fetch_tests(source, [], unreached)
+    folder = fetch_tests(source, [])
     assert folder is not None
     assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.py")] == ["tests/test_tiny.py"]
     monkeypatch.setattr(extract.proofs.sdists, "download", None)
-    assert fetch_tests(source, [], unreached) == folder
-    assert unreached == ["tiny"]
+    assert fetch_tests(source, []) == folder
 
 
 def test_two_at_once_agree_and_leave_nothing_behind(wheel: Wheel) -> None:

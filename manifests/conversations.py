@@ -71,8 +71,18 @@ class Chat:
     drops: Sequence[Json]
 
     def counts(self) -> Json:
-        """Return the counts for the manifest."""
-        return count_chat(self.rows, self.drops, self.kinds, self.subject)
+        """Count conversations by kind and split, and drops by kind and reason, for the manifest."""
+        by_kind, by_split = Counter(row["task"] for _, row in self.rows), Counter(split for split, _ in self.rows)
+        reasons = {kind: Counter(drop["reason"] for drop in self.drops if drop["task"] == kind) for kind in self.kinds}
+        return {
+            "rows": len(self.rows),
+            f"{self.subject}s": len({row[self.subject] for _, row in self.rows}),
+            "tokens": sum(row["n_tokens"] for _, row in self.rows),
+            "kinds": {kind: by_kind[kind] for kind in self.kinds},
+            "splits": {split: by_split[split] for split in SPLITS},
+            "dropped": len(self.drops),
+            "drops": {kind: dict(sorted(reasons[kind].items())) for kind in self.kinds},
+        }
 
 
 def finish(
@@ -96,7 +106,7 @@ def finish(
                 draft = Skipped("too_long", f"{row['n_tokens']:,} tokens; the limit is {max_tokens:,}")
         results.append((about, kind, draft if isinstance(draft, Skipped) else row))
     made = [(about.split, row) for about, _, row in results if not isinstance(row, Skipped)]
-    earlier = find_earlier(made)
+    earlier = _find_earlier(made)
     drops = []
     for about, kind, result in results:
         if not isinstance(result, Skipped):
@@ -132,7 +142,7 @@ def count_tokens(texts: Iterable[str]) -> int:
     return sum(len(split_tokens(text)) for text in texts)
 
 
-def find_earlier(rows: Sequence[tuple[str, Json]]) -> dict[str, tuple[str, Json]]:
+def _find_earlier(rows: Sequence[tuple[str, Json]]) -> dict[str, tuple[str, Json]]:
     """Map the id of each conversation whose request is nearly one in an earlier split to the first such one by id.
 
     All pairs of one kind are compared, by the exact Jaccard similarity of the hashed shingles of their requests.
@@ -148,24 +158,6 @@ def find_earlier(rows: Sequence[tuple[str, Json]]) -> dict[str, tuple[str, Json]
                     known = earlier.get(row["id"], found)
                     earlier[row["id"]] = min(known, found, key=lambda item: str(item[1]["id"]))
     return earlier
-
-
-def count_chat(rows: Sequence[tuple[str, Json]], drops: Sequence[Json], kinds: Sequence[str], subject: str) -> Json:
-    """Count conversations by kind and split, and drops by kind and reason.
-
-    Args: rows, drops: with the columns `task`, `n_tokens` and `subject`, and `task` and `reason`.
-    """
-    by_kind, by_split = Counter(row["task"] for _, row in rows), Counter(split for split, _ in rows)
-    reasons = {kind: Counter(drop["reason"] for drop in drops if drop["task"] == kind) for kind in kinds}
-    return {
-        "rows": len(rows),
-        f"{subject}s": len({row[subject] for _, row in rows}),
-        "tokens": sum(row["n_tokens"] for _, row in rows),
-        "kinds": {kind: by_kind[kind] for kind in kinds},
-        "splits": {split: by_split[split] for split in SPLITS},
-        "dropped": len(drops),
-        "drops": {kind: dict(sorted(reasons[kind].items())) for kind in kinds},
-    }
 
 
 def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type[Record]) -> dict[str, int]:

@@ -1,1 +1,0 @@
-"""Conversations for fine-tuning, built from the observed facts of specs; answers never copy upstream source."""
