@@ -15,9 +15,9 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import pytest
+from curate.chat import build
 from pydantic import TypeAdapter
 
-from curate.chat import build
 from curate.compute import behavior, graphs, runs
 from extract import migrate
 from extract.proofs import equivalence, rebuild, validate, visit

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 from curate.compute.graphs import GraphTrace
-from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
-from curate.model.features import FeatureStore, code_features
+from curate.model.corpus import CodeFile, FeatureStore, LoadedRecords, code_features, read_corpus
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
 from curate.run.strict import curate_strict
@@ -133,12 +132,12 @@ class Told:
     """
 
     def __init__(self, corpus: LoadedRecords, told: Callable[[str], Row | str | None]) -> None:
-        self._corpus, self._told = corpus, told
+        self._code_of, self._told = corpus.codes.__getitem__, told
         self.known: dict[int, GraphTrace] = {}
 
     def trace(self, representatives: Mapping[int, int]) -> dict[int, GraphTrace]:
         for code_index in representatives:
-            answer = self._told(self._corpus.codes[code_index])
+            answer = self._told(self._code_of(code_index))
             if answer is None:
                 answer = {"error": "forward_failed: ValueError: no"}
             elif isinstance(answer, str):

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from curate.compute.behavior import find_candidates, find_faults
-from curate.compute.graphs import GraphTrace, get_computations
+from curate.compute.graphs import GraphTrace, find_candidates, find_faults, get_computations
 from curate.kinds import compute_again, verify
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate

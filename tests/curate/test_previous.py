@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.commands import summary_text
+from curate.interface import summary_text
 from curate.kinds import verify
+from curate.model.corpus import STAYS, Previous, PublishedRecord, read_previous
 from curate.model.options import CurateOptions
-from curate.model.previous import STAYS, Previous, PublishedRecord, read_previous
 from curate.run.pipeline import curate
 from curate.run.strict import curate_strict
 from lemur_core.files.errors import UserError
