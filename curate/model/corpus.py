@@ -488,21 +488,17 @@ def read_previous(spec: str) -> Previous:
 
     Raises: UserError if it is no snapshot; RetryableError if the Hub cannot be reached.
     """
-    if not spec.startswith("hf://"):
-        return _read_folder(Path(spec))
-    from manifests.publish.hub import parse_dataset  # the Hub's client takes half a second to import
-    from manifests.publish.publishing import pull
-
-    repo, revision = parse_dataset(spec)
     with tempfile.TemporaryDirectory() as scratch:
-        pull(repo, Path(scratch) / "snapshot", revision=revision or "main")
-        return _read_folder(Path(scratch) / "snapshot")
+        folder = Path(spec)
+        if spec.startswith("hf://"):
+            from manifests.publish.hub import parse_dataset  # the Hub's client takes half a second to import
+            from manifests.publish.publishing import pull
 
-
-def _read_folder(folder: Path) -> Previous:
-    parameters = SNAPSHOT.open(folder).parameters
-    with SNAPSHOT.reading(folder):
-        rows = SNAPSHOT.rows(folder, LemurRecord, ("id", "nn", "split"))
-        return Previous(
-            {row.id: PublishedRecord(row.nn, row.split) for row in rows}, parameters, describe_parent(folder)
-        )
+            repo, revision = parse_dataset(spec)
+            folder = Path(scratch) / repo.rpartition("/")[2]
+            pull(repo, folder, revision=revision or "main")
+        parameters = SNAPSHOT.open(folder).parameters
+        with SNAPSHOT.reading(folder):
+            rows = SNAPSHOT.rows(folder, LemurRecord, ("id", "nn", "split"))
+            records = {row.id: PublishedRecord(row.nn, row.split) for row in rows}
+        return Previous(records, parameters, describe_parent(folder))
