@@ -85,7 +85,16 @@ class NetGraphs:
     def to_json(self) -> Json:
         """Return its facts by name; without `train` if there is no train mode."""
         facts = {column.name: getattr(self, column.name) for column in fields(self)}
+        if self.varies:
+            facts["graph_eval"] = identify_eval(Graph.from_json(unpack(self.eval)))
         return facts if self.train is not None else {name: facts[name] for name in facts if name != "train"}
+
+
+def identify_eval(graph: Graph) -> str:
+    """Return the identity of a graph of eval mode. What makes a graph unique to its code is left out: a network that
+    draws while it is trained may be in eval mode what another one is, and what was seen to be the same shares a split.
+    """
+    return identities(replace(graph, unique="")).exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,5 +493,5 @@ def read_graph_row(row: Json) -> Json:
         return answer
     packed = {mode: base64.b64encode(zlib.compress(text.encode(), 1)).decode() for mode, text in graphs.items() if text}
     forms = {mode: Graph.from_json(json.loads(text)) for mode, text in graphs.items() if text}
-    own = identities(forms["eval"]).exact
-    return {**answer, **dict.fromkeys(IDENTITIES), **compute_identities(forms), "graph_eval": own, **packed}
+    own = {**dict.fromkeys(IDENTITIES), **compute_identities(forms), "graph_eval": identify_eval(forms["eval"])}
+    return {**answer, **own, **packed}
