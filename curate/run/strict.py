@@ -76,7 +76,7 @@ def curate_strict(
     computations = name_computations(traces)
     groups = group_kept(kept, features, computations, published)
     roots, ids = [groups.root(code_index) for code_index in kept], [corpus.ids[code_index] for code_index in kept]
-    kinds = [(records.prefixes[code_index], records.families[code_index]) for code_index in kept]
+    kinds = [(get_prefix(records.names[code_index]), features.family[code_index]) for code_index in kept]
     decided = {root: split for root in roots if (split := groups.split(root)) is not None}
     split_of = dict(zip(kept, assign_splits(roots, ids, kinds, options.seed, decided), strict=True))
     removed = {
@@ -104,7 +104,7 @@ def curate_strict(
         representatives={code_index: records.representatives[code_index] for code_index in kept},
         splits=split_of,
         clusters=dict(zip(kept, group_names(roots, ids), strict=True)),
-        families=records.families,
+        families={code_index: features.family[code_index] for code_index in records.names},
         scores={code_index: records.scores.get(code_index) for code_index in records.rows},
         weights={code_index: get_weight(records.names[code_index], options.upweight) for code_index in kept},
         rows=records.rows,
@@ -164,7 +164,9 @@ def select_with_support(
     Returns: a verdict on each record; "prefix" or "topup" by code that was kept for a support; one line for each
         support that could not be met.
     """
-    named = list(dict.fromkeys([*options.prefer, *options.include])) or sorted(set(records.prefixes.values()))
+    named = list(dict.fromkeys([*options.prefer, *options.include])) or sorted(
+        set(map(get_prefix, records.names.values()))
+    )
     wanted = [("minimum", "prefix", text, options.min_per_prefix) for text in named if options.min_per_prefix]
     wanted += [("top-up", "topup", text, options.topup_per_prefix) for text in options.topup_prefix]
     supports = []
