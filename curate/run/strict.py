@@ -169,10 +169,14 @@ def select_with_support(
     )
     wanted = [("minimum", "prefix", text, options.min_per_prefix) for text in named if options.min_per_prefix]
     wanted += [("top-up", "topup", text, options.topup_per_prefix) for text in options.topup_prefix]
-    supports = []
-    for what, kind, text, minimum in wanted:
-        members = [code for code in records.order if matching_prefix(records.names[code], [text]) is not None]
-        supports.append(_Support(f"{what} of prefix {text}", kind, minimum, members))
+
+    def list_members(text: str) -> list[int]:
+        names = records.names
+        return [code_index for code_index in records.order if matching_prefix(names[code_index], [text]) is not None]
+
+    supports = [
+        _Support(f"{what} of prefix {text}", kind, minimum, list_members(text)) for what, kind, text, minimum in wanted
+    ]
 
     def count(support: _Support) -> int:
         return sum(verdicts[code_index].kept for code_index in support.members)
