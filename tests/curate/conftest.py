@@ -131,9 +131,15 @@ class Told:
     Args: told: the answer of the sandbox, or a name of the computation; None: it does not run.
     """
 
-    def __init__(self, corpus: LoadedRecords, told: Callable[[str], Row | str | None]) -> None:
-        self._code_of, self._told = corpus.codes.__getitem__, told
+    def __init__(self, corpus: LoadedRecords | Callable[[int], str], told: Callable[[str], Row | str | None]) -> None:
+        self._code_of, self._told = corpus if callable(corpus) else corpus.codes.__getitem__, told
         self.known: dict[int, GraphTrace] = {}
+
+    def __enter__(self) -> "Told":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def trace(self, representatives: Mapping[int, int]) -> dict[int, GraphTrace]:
         for code_index in representatives:

@@ -189,17 +189,8 @@ def test_a_code_between_two_splits_is_a_leak_and_twins_of_before_are_inherited(
 
     twins = {code: {**of, "graph_eval": "e" * 64} for code, of in apart.items()}
 
-    class Tracer(told):  # type: ignore[misc]
-        def __init__(self, _rows: Any, code_of: Callable[[int], str], **_: object) -> None:
-            self.known, self._code_of, self._told = {}, code_of, twins.__getitem__
-
-        def __enter__(self) -> "Tracer":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr("curate.run.pipeline.GraphTracer", Tracer)
+    tracer = lambda _rows, code_of, **_: told(code_of, twins.__getitem__)  # noqa: E731
+    monkeypatch.setattr("curate.run.pipeline.GraphTracer", tracer)
     curate(memory_source(rows), tmp_path / "grown", CurateOptions(), previous=previous, jobs=1)
     found = {row["nn"]: row["stage"] for row in pq.read_table(tmp_path / "grown" / "decisions.parquet").to_pylist()}
     assert found == {"n-00": None, "n-10": None, "n-20": "leak"}, "the last is the twin of both"
