@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from curate.compute.runs import PRM, InputCase, NetFailure, build_case, open_box, read_answer
-from curate.model.corpus import fill_store
-from curate.model.features import FeatureStore, FeatureTable
+from curate.model.corpus import FeatureStore, FeatureTable, fill_store
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
 from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, save_figure

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from curate.model.corpus import fill_store
-from curate.model.features import FeatureStore, FeatureTable
+from curate.model.corpus import FeatureStore, FeatureTable, fill_store
 from curate.model.options import LEAK_THRESHOLD
 from lemur_core.files.errors import UserError
 from lemur_core.similarity import Detail

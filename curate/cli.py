@@ -1,4 +1,4 @@
-"""The commands of curation: they parse, call and print. `curate.commands` is loaded when the first one runs."""
+"""The commands of curation: they parse, call and print. `curate.interface` is loaded when the first one runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -72,7 +72,7 @@ def curate(
         force=force,
         progress=True,
     )
-    print(package.commands.summary_text(out, snapshot.manifest, as_json=as_json))
+    print(package.interface.summary_text(out, snapshot.manifest, as_json=as_json))
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -101,9 +101,9 @@ def novel(
     Examples:
       lemur novel net.py --against snapshot
     """
-    novelty = package.commands.novel(
+    novelty = package.interface.novel(
         files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=runtime
     )
-    print(package.commands.novelty_text(novelty, as_json=as_json))
+    print(package.interface.novelty_text(novelty, as_json=as_json))
     if novelty.is_known:
         raise typer.Exit(3)

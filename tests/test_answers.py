@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from curate.chat import build
-from curate.compute import behavior, graphs, runs
+from curate.compute import graphs, runs
+from curate.folder import chat
 from extract import migrate
 from extract.proofs import equivalence, rebuild, validate, visit
 from lemur.synthesis import confirm
@@ -87,7 +87,7 @@ SAMPLES: dict[str, list[Any]] = {
 STAGES: dict[str, SandboxStage[Any]] = {
     stage.guest: stage
     for stage in (
-        *(runs.RUN, graphs.TRACE, behavior.MEASURE, build.MEASURE),
+        *(runs.RUN, graphs.TRACE, graphs.MEASURE, chat.MEASURE),
         *(validate.EXECUTE, validate.SEARCH_AND_VISIT, equivalence.SIGN_BLOCK, equivalence.SIGN_ORIGINALS),
         *(visit.TRACE, visit.VISIT, rebuild.REBUILD, visit.SIGN),
         *(migrate.IMPORT, migrate.SIGN, confirm.CONFIRM),

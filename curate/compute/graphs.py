@@ -12,21 +12,15 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import combinations
 from typing import Any, Literal, Protocol, Self
 
 import pyarrow as pa
 from scipy.cluster.hierarchy import DisjointSet
 
-from curate.compute.behavior import (
-    MEASURE,
-    NetBehavior,
-    build_request,
-    compare_behaviors,
-    find_candidates,
-    find_faults,
-)
 from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, complete, open_box, place_in, read_answer
 from curate.model.corpus import LoadedRecords
 from lemur_core.files import Json
@@ -36,8 +30,8 @@ from lemur_core.graphs.identity import IDENTITIES, compute_identities, identitie
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Status
 from lemur_core.sandbox.server.received import inflate
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from lemur_core.similarity.index import Differ
 from manifests.records import Agreement, GraphRow
+from manifests.records.common import Behavior
 
 #: How Python names a module that is missing.
 _MISSING = re.compile(r"No module named '([^\W\d]\w*(?:\.[^\W\d]\w*)*)'")
@@ -91,7 +85,16 @@ class NetGraphs:
     def to_json(self) -> Json:
         """Return its facts by name; without `train` if there is no train mode."""
         facts = {column.name: getattr(self, column.name) for column in fields(self)}
+        if self.varies:
+            facts["graph_eval"] = identify_eval(Graph.from_json(unpack(self.eval)))
         return facts if self.train is not None else {name: facts[name] for name in facts if name != "train"}
+
+
+def identify_eval(graph: Graph) -> str:
+    """Return the identity of a graph of eval mode. What makes a graph unique to its code is left out: a network that
+    draws while it is trained may be in eval mode what another one is, and what was seen to be the same shares a split.
+    """
+    return identities(replace(graph, unique="")).exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +106,50 @@ class NetUnrecorded:
     error: str
 
 
+# Numbers, a second opinion on graphs (`docs/graphs.md`): only networks whose parameters have the sizes of another
+# one's can compute the same, so only those are measured.
+
+#: Images are measured at these sizes first, then at the size of the trace: the same computation for less.
+_SIZES = (32, 64, 128)
+_BATCH = 3
+_IMAGE = 4  # dimensions
+
+
+@dataclass(frozen=True, slots=True)
+class BehaviorRequest:
+    """A network to measure, as `lemur_core.graphs.networks.behavior.measure_behavior` takes it."""
+
+    code: str
+    prm: Json
+    cases: Sequence[Json]
+    eval: str
+    train: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NetBehavior:
+    """The answer about a network that runs: a digest of rounded numbers, None if they say nothing of its parameters.
+
+    Behind the digest, after "@", are the sizes of the inputs: one computation may take smaller ones in one spelling.
+    """
+
+    runs: Literal[True]
+    behavior: Behavior | None
+
+
 #: CPU seconds and memory decide, so a busy machine does not change the result.
 LIMITS = Limits(wall_seconds=3600, cpu_seconds=240, memory_bytes=8 * 2**30)
 TRACE = SandboxStage[NetGraphs | NetUnrecorded | NetFailure](
     "lemur_core.graphs.networks.trace:trace_network", NetGraphs | NetUnrecorded | NetFailure, LIMITS
+)
+
+MEASURE = SandboxStage[NetBehavior | NetFailure](
+    "lemur_core.graphs.networks.behavior:measure_behavior",
+    NetBehavior | NetFailure,
+    Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=8 * 2**30),
+    Retries.NONE,
+    label="behavior",
+    unit="networks",
 )
 
 #: How all networks of a task are built: at the size at which most of LEMUR's were trained.
@@ -253,21 +296,6 @@ class NetworkTracer:
                     yield int(reply.key), GraphTrace(answer.to_json())
                 advance(1)
 
-    def trace_records(self, records: Mapping[int, Json], code_of: Callable[[int], str]) -> dict[int, GraphTrace]:
-        """Return what the networks of some records (`task`, `dataset`, `prm`, perhaps `nn`) compute, by their number.
-
-        Raises: UserError if no sandbox is available.
-        """
-        traces: dict[int, GraphTrace] = {}
-        payloads: dict[int, Json] = {}
-        for number, record in records.items():
-            payload = self._build_payload(record, code_of(number))
-            if isinstance(payload, str):
-                traces[number] = GraphTrace({"error": f"unknown_input: {payload}"})
-            else:
-                payloads[number] = payload
-        return traces | dict(self.run(payloads, names=_get_names(records)))
-
     def measure(
         self,
         payloads: Mapping[int, Json],
@@ -286,36 +314,6 @@ class NetworkTracer:
             answer = read_answer(reply)
             yield int(reply.key), answer.behavior if isinstance(answer, NetBehavior) else None
 
-    def add_behaviors(
-        self,
-        traces: Mapping[int, GraphTrace],
-        read_records: Callable[[Sequence[int]], Mapping[int, Json]],
-        code_of: Callable[[int], str],
-    ) -> dict[int, GraphTrace]:
-        """Return traces with the numbers of those that may compute what another one does, unless they have them.
-
-        Args: read_records: returns the records of some of the networks, as for `trace_records`.
-        Raises: UserError if no sandbox is available.
-        """
-        answers = {number: trace.answer for number, trace in traces.items()}
-        records = read_records(find_candidates(answers))
-        payloads: dict[int, Json] = {}
-        for number, record in records.items():
-            payload = self._build_payload(record, code_of(number))
-            assert not isinstance(payload, str)  # it was traced
-            payloads[number] = payload
-        measured = self.measure(payloads, answers, _get_names(records))
-        return {**traces, **{number: traces[number].with_behavior(behavior) for number, behavior in measured}}
-
-    def _build_payload(self, record: Json, code: str) -> Json | str:
-        """Return the sandbox's input for the network of a record, or why it is unknown."""
-        payload = build_payload(*complete(record, code))
-        return payload if isinstance(payload, str) else payload | {"code": place_in(code, self._namespace)}
-
-
-def _get_names(records: Mapping[int, Json]) -> dict[int, str]:
-    return {number: record.get("nn") or "" for number, record in records.items()}
-
 
 class CorpusTracer(Protocol):
     """Says what the codes of a corpus compute, on demand."""
@@ -330,13 +328,16 @@ class CorpusTracer(Protocol):
 
 
 class GraphTracer(NetworkTracer):
-    """Traces the codes of a corpus on demand, and remembers the results."""
+    """Traces codes on demand, and remembers the results.
 
-    def __init__(self, corpus: LoadedRecords, **options: Any) -> None:
+    Args: rows: a table with `nn`, `task`, `dataset` and `prm`. code_of: returns the text of a code.
+    """
+
+    def __init__(self, rows: pa.Table, code_of: Callable[[int], str], **options: Any) -> None:
         super().__init__(**options)
         self.known: dict[int, GraphTrace] = {}
+        self._table, self._code_of = rows.select(["nn", "task", "dataset", "prm"]), code_of
         self._rows: dict[int, int] = {}
-        self._corpus = corpus
 
     def trace(self, representatives: Mapping[int, int]) -> dict[int, GraphTrace]:
         """Trace codes, as `CorpusTracer` says; those that may compute what another one does are measured, too.
@@ -345,19 +346,85 @@ class GraphTracer(NetworkTracer):
         """
         new = {code_index: row for code_index, row in representatives.items() if code_index not in self.known}
         self._rows |= new
-        self.known |= self.trace_records(self._read_records(list(new)), self._corpus.codes.__getitem__)
-        self.known = self.add_behaviors(self.known, self._read_records, self._corpus.codes.__getitem__)
+        payloads, names = self._build_payloads(list(new))
+        for code_index in new.keys() - payloads.keys():
+            self.known[code_index] = GraphTrace({"error": f"unknown_input: {names.pop(code_index)}"})
+        self.known |= dict(self.run(payloads, names=names))
+        answers = {code_index: trace.answer for code_index, trace in self.known.items()}
+        payloads, names = self._build_payloads(find_candidates(answers))
+        for code_index, behavior in self.measure(payloads, answers, names):
+            self.known[code_index] = self.known[code_index].with_behavior(behavior)
         return self.known
 
-    def _read_records(self, codes: Sequence[int]) -> dict[int, Json]:
-        rows = pa.array([self._rows[code_index] for code_index in codes], pa.int64())
-        records = self._corpus.rows.take(rows).select(["nn", "task", "dataset", "prm"]).to_pylist()
-        return dict(zip(codes, records, strict=True))
+    def _build_payloads(self, code_indices: Sequence[int]) -> tuple[dict[int, Json], dict[int, str]]:
+        """Return the sandbox's inputs for codes, and their names; a code without one has the reason as its name."""
+        payloads, names = dict[int, Json](), dict[int, str]()
+        rows = self._table.take(pa.array([self._rows[code_index] for code_index in code_indices], pa.int64()))
+        for code_index, row in zip(code_indices, rows.to_pylist(), strict=True):
+            code = self._code_of(code_index)
+            payload = build_payload(*complete(row, code))
+            if isinstance(payload, str):
+                names[code_index] = payload
+            else:
+                names[code_index] = row["nn"] or ""
+                payloads[code_index] = payload | {"code": place_in(code, self._namespace)}
+        return payloads, names
 
 
-def differ_test(known: Mapping[int, GraphTrace], graphs: str) -> Differ | None:
-    """Return the test for codes whose graphs keep them from being near-duplicates, if `graphs` is keep-different."""
-    return (lambda one, other: known[one].agrees(known[other]) == "different") if graphs == "keep-different" else None
+def build_request(payload: Json, answer: Mapping[str, Any]) -> BehaviorRequest:
+    """Return the request of a network that was traced.
+
+    Args: payload: `code`, `cases` and `prm`, as it was traced with; answer: of the trace.
+    """
+    traced = list(answer["in_shape"])  # its batch may be its own
+    case = next({**case, "in_shape": traced} for case in payload["cases"] if list(case["in_shape"])[1:] == traced[1:])
+    smaller: list[Json] = []
+    if len(traced) == _IMAGE:
+        _, channels, height, _ = traced
+        smaller = [{**case, "in_shape": [_BATCH, channels, size, size]} for size in _SIZES if size < height]
+    return BehaviorRequest(payload["code"], payload["prm"], [*smaller, case], answer["eval"], answer.get("train"))
+
+
+def find_candidates(answers: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Return the networks that may compute what another one does and were not measured, by their numbers.
+
+    Args: answers: of the traces; those without a graph, or with one that is unique to its code, compare with none.
+    Returns: numbers of `answers`, ascending.
+    """
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for number, answer in answers.items():
+        if answer.get("weights") and not answer.get("varies"):
+            groups[answer["weights"]].append(number)
+    return sorted(
+        number
+        for members in groups.values()
+        if len(members) > 1
+        for number in members
+        if "behavior" not in answers[number]
+    )
+
+
+def compare_behaviors(one: str | None, other: str | None) -> bool | None:
+    """Return whether two networks have equal numbers; None if inputs of equal sizes were not measured."""
+    if one is None or other is None or one.partition("@")[2] != other.partition("@")[2]:
+        return None
+    return one == other
+
+
+def find_faults(traces: Iterable[tuple[str | None, str | None]]) -> list[str]:
+    """Return the graphs that have several behaviors: they do not say all that the networks compute.
+
+    Args: traces: graph and behavior of each network.
+    """
+    behaviors: defaultdict[str, set[str]] = defaultdict(set)
+    for graph, behavior in traces:
+        if graph is not None and behavior is not None:
+            behaviors[graph].add(behavior)
+    return sorted(
+        graph
+        for graph, several in behaviors.items()
+        if any(compare_behaviors(*pair) is False for pair in combinations(several, 2))
+    )
 
 
 def get_computations(known: Mapping[int, GraphTrace]) -> dict[int, str]:
@@ -426,5 +493,5 @@ def read_graph_row(row: Json) -> Json:
         return answer
     packed = {mode: base64.b64encode(zlib.compress(text.encode(), 1)).decode() for mode, text in graphs.items() if text}
     forms = {mode: Graph.from_json(json.loads(text)) for mode, text in graphs.items() if text}
-    own = identities(forms["eval"]).exact
-    return {**answer, **dict.fromkeys(IDENTITIES), **compute_identities(forms), "graph_eval": own, **packed}
+    own = {**dict.fromkeys(IDENTITIES), **compute_identities(forms), "graph_eval": identify_eval(forms["eval"])}
+    return {**answer, **own, **packed}

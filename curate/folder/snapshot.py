@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from curate.chat.build import snapshot_chat_card
 from curate.compute.graphs import graph_rows
+from curate.folder.chat import snapshot_chat_card
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows

@@ -1,27 +1,327 @@
-"""The input of a run, read once: a row table without code, the distinct codes in a file, their features.
+"""The input of a run, read once: a row table without code, the distinct codes in a file, their features; and what a
+snapshot kept before.
 
-Codes are written to a file as they are read, so that a million of them need no memory.
+Features are everything that curation knows about one code, computed from that code alone and cached between runs. Codes
+are written to a file as they are read, so that a million of them need no memory.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+import os
+import re
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache, partial
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from curate.model.features import FeatureStore, FeatureTable, code_features
+from curate.model.options import CurateOptions
+from curate.model.pretrained import Evidence, find_pretrained
 from curate.sources.rows import RecordSource
+from lemur_core.files import Json
+from lemur_core.files.atomic import atomic_file, remove_dead
+from lemur_core.files.cache import cache_folder, drop_damaged, read_cached, remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.similarity import Detail
 from lemur_core.similarity.join import in_order
-from lemur_core.similarity.minhash import IntArray
-from lemur_core.similarity.views import map_codes
+from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray, jaccard
+from lemur_core.similarity.outline import Outline, is_other_python, outline_code
+from lemur_core.similarity.views import Views, compute_views, map_codes
+from manifests.folders.kinds import SNAPSHOT
+from manifests.folders.manifest import Parent, describe_parent
+from manifests.records import LemurRecord
+
+#: The first match wins, so specific designs come first.
+_RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (family, re.compile(pattern, re.IGNORECASE))
+    for family, pattern in (
+        ("fractal", r"fractal"),
+        ("diffusion", r"diffusion|ddpm|noise_?sched|timestep_?embed"),
+        ("gan", r"discriminator|generator"),
+        ("vae", r"reparameteri[sz]e|\bvae|autoencoder"),
+        ("moe", r"mixture_?of_?experts|\bmoe|gating_?network"),
+        ("detection", r"anchor_?generator|roi_?(?:pool|align)|ssd(?:head|lite)?$|retinanet|faster_?rcnn|fcos"),
+        ("segmentation", r"unet|deeplab|segformer|fcn_?head|aspp"),
+        ("transformer", r"transformer|multi_?head|self_?attention|\bvit|swin|window_?attention"),
+        ("recurrent", r"^(?:lstm|gru|rnn)(?:cell)?$"),
+        ("mobile", r"mobilenet|inverted_?residual|depth_?wise|mbconv|shufflenet|efficientnet|mnasnet"),
+        ("densenet", r"dense_?(?:net|block|layer)"),
+        ("inception", r"inception|googlenet"),
+        ("resnet", r"res_?net|residual|bottleneck|basic_?block|res_?block|shortcut|downsample"),
+        ("squeezenet", r"^fire$|fire_?module|squeezenet"),
+        ("vgg", r"vgg"),
+        ("alexnet", r"alexnet"),
+        ("convolutional", r"^conv\d?d$"),
+        ("perceptron", r"^linear$"),
+    )
+)
+
+
+def get_family(names: Iterable[str]) -> str:
+    """Return the family for a set of identifiers: the first rule that any of them matches, else `other`."""
+    first = min(map(_find_rule, names), default=len(_RULES))
+    return _RULES[first][0] if first < len(_RULES) else "other"
+
+
+@lru_cache(maxsize=100_000)
+def _find_rule(name: str) -> int:
+    """Return the index of the first rule that a name matches; the number of rules if none does."""
+    return next((index for index, (_, pattern) in enumerate(_RULES) if pattern.search(name)), len(_RULES))
+
+
+#: Part of the cache's name; increased whenever a definition below changes.
+FEATURES_VERSION = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Features(Views):
+    """The features of one valid code: those that are compared, and those that are reported."""
+
+    family: str
+    pretrained: tuple[Evidence, ...]
+    lines: int
+    module: bool  # whether it may define an nn.Module
+
+
+def code_features(code: str, detail: Detail = "abstract") -> Features | str:
+    """Return the features of a code, or a short reason why it has none.
+
+    Accepts any text: what Python cannot parse, or is too large or too deeply nested, gets a reason, never an error.
+
+    Args: code, detail: the text of one file, and how much of its tokens the lexical view keeps.
+    Returns: a text, the reason, if there are no features.
+    """
+    outline = outline_code(code)
+    if isinstance(outline, str):
+        return outline
+    views = compute_views(code, outline, detail)
+    if isinstance(views, str):
+        return views
+    return Features(
+        **{item.name: getattr(views, item.name) for item in fields(views)},
+        family=get_family(outline.names),
+        pretrained=find_pretrained(code),
+        lines=code.count("\n") + (not code.endswith("\n")),
+        module=_defines_module(code, outline),
+    )
+
+
+#: Bases of classes that are surely no modules.
+_NO_MODULES = frozenset(
+    (
+        *("object", "ABC", "Protocol", "Generic", "NamedTuple", "TypedDict", "Enum", "IntEnum", "StrEnum", "Exception"),
+        *("dict", "list", "tuple", "set", "str", "int", "float", "Dataset", "IterableDataset", "DataLoader"),
+        *("Sampler", "Function", "Optimizer", "Thread", "Process", "TestCase"),
+    )
+)
+_NET = re.compile(r"^(?:def\s+Net\b|Net\s*=)", re.MULTILINE)
+
+
+def _defines_module(code: str, outline: Outline) -> bool:
+    """Return whether a file may define a module: a class with a base that may be one, or with `forward`; or a Net."""
+    may_be = (item.has_forward or not _NO_MODULES.issuperset(item.bases) for item in outline.classes)
+    return any(may_be) or _NET.search(code) is not None
+
+
+class FeatureTable:
+    """Columns over codes 0..n-1. Equal digests have equal numbers; -1 marks a code without features.
+
+    `tree`, `literal`, `shingle_set`, `fingerprint`: int64 of shape (n,), numbers of classes of equal codes.
+    `signatures`: uint32 of shape (shingle sets, 256). `elements[f]`: the hashes of fingerprint f, sorted.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.problems: dict[int, str] = {}
+        self.tree, self.literal, self.shingle_set, self.fingerprint = np.full((len(_CLASSES), count), -1, np.int64)
+        self.lines: IntArray = np.zeros(count, np.int64)
+        self.module: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
+        self.family: list[str] = [""] * count
+        self.pretrained: dict[int, tuple[Evidence, ...]] = {}
+        self.elements: list[npt.NDArray[np.uint64]] = []
+        self.signatures: npt.NDArray[np.uint32] = np.empty((0, PERMUTATIONS), np.uint32)
+        self.set_sizes: IntArray = np.empty(0, np.int64)
+        self._classes: dict[str, dict[bytes, int]] = {name: {} for name in _CLASSES}
+        self._signatures = bytearray()
+        self._places: list[tuple[int, int, int]] = []  # of shingle sets: open file, byte, hashes
+
+    def __len__(self) -> int:
+        return len(self.tree)
+
+    def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
+        """Return the sorted distinct shingle hashes of one set, read from disk."""
+        handle, at, size = self._places[shingle_set]
+        return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
+
+    def compare(self, one: int, other: int) -> float:
+        """Return the lexical Jaccard similarity of two codes."""
+        return jaccard(*(self.shingles(int(self.shingle_set[code_index])) for code_index in (one, other)))
+
+    def put(self, code_index: int, features: Json, handle: int) -> None:
+        """Add the features of one code, a row of a shard whose shingles are in an open file."""
+        if features["problem"] is not None:
+            self.problems[code_index] = features["problem"]
+            return
+        for name, numbers in self._classes.items():
+            known = len(numbers)
+            number = numbers.setdefault(features[name], known)
+            getattr(self, name)[code_index] = number
+            if number == known and name == "shingle_set":
+                self._signatures += features["signature"]
+                self._places.append((handle, features["shingles_at"], features["shingles_count"]))
+            elif number == known and name == "fingerprint":
+                self.elements.append(np.frombuffer(features["elements"], np.uint64))
+        self.family[code_index], self.lines[code_index] = features["family"], features["lines"]
+        self.module[code_index] = features["module"]
+        if features["pretrained"]:
+            self.pretrained[code_index] = tuple(Evidence(**item) for item in features["pretrained"])
+
+    def finish(self) -> "FeatureTable":
+        """Return the table itself, once all codes are added."""
+        self.signatures = np.frombuffer(self._signatures, np.uint32).reshape(-1, PERMUTATIONS)
+        self.set_sizes = np.array([size for *_, size in self._places], np.int64)
+        return self
+
+
+# Features are kept in shards, each a pair of immutable files: `NAME.parquet`, a row per code, and `NAME.shingles`, the
+# shingle sets as raw 64-bit numbers (read piecewise by offset, so that a million sets need no memory). Shards are named
+# by their content and renamed into place, so that parallel runs cannot disturb each other.
+
+#: The digests that define classes of equal codes.
+_CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
+
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.binary(32)),
+        ("problem", pa.string()),
+        ("tree", pa.binary(16)),
+        ("literal", pa.binary(16)),
+        ("shingle_set", pa.binary(16)),
+        ("shingles_at", pa.int64()),
+        ("shingles_count", pa.int32()),
+        ("signature", pa.binary()),
+        ("fingerprint", pa.binary(16)),
+        ("elements", pa.binary()),
+        ("family", pa.string()),
+        ("pretrained", pa.list_(pa.struct([("line", pa.int32()), ("text", pa.string())]))),
+        ("lines", pa.int32()),
+        ("module", pa.bool_()),
+    ]
+)
+
+_CHECKSUM = b"shingles"  # in the metadata of the table
+
+#: Codes a shard: what a crash may cost, against the number of files.
+SHARD_CODES = 20_000
+
+
+class FeatureStore:
+    """The features of all codes seen so far, for one definition of tokens.
+
+    Args: folder: the user's cache by default.
+    """
+
+    def __init__(self, detail: Detail, folder: Path | None = None) -> None:
+        self._folder = folder or cache_folder("features", f"v{FEATURES_VERSION}-{detail}-{SCHEME}")
+        self._pending: list[tuple[bytes, Features | str]] = []
+        self._shards: list[Path] = []
+        self._known: dict[bytes, tuple[int, int]] = {}
+        if folder is None:
+            remove_dead(self._folder)
+        for path in sorted(self._folder.glob("*.parquet")):
+            self._open(path)
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._known
+
+    def add(self, digest: bytes, features: Features | str) -> None:
+        """Take the features of one code; they are on disk after the next `flush`, at the latest a shard later."""
+        self._pending.append((digest, features))
+        if len(self._pending) >= SHARD_CODES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the features added since the last shard: a table by id, and the shingles, which equal sets share."""
+        if not self._pending:
+            return
+        # Named by the codes: runs that compute the same shard write the same file.
+        name = hashlib.sha256(b"".join(digest for digest, _ in self._pending)).hexdigest()[:24]
+        path = self._folder / f"{name}.parquet"
+        rows: list[Json] = []
+        offset_of: dict[bytes, int] = {}  # by the name of the set
+        checksum = 0
+        with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
+            for digest, features in self._pending:
+                if isinstance(features, str):
+                    rows.append({"id": digest, "problem": features})
+                    continue
+                if features.shingle_set not in offset_of:
+                    offset_of[features.shingle_set] = blob.tell()
+                    blob.write(features.shingles.tobytes())
+                    checksum = zlib.crc32(features.shingles.tobytes(), checksum)
+                plain = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines", "module")}
+                arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
+                place = {"shingles_at": offset_of[features.shingle_set], "shingles_count": len(features.shingles)}
+                evidence = [asdict(item) for item in features.pretrained]
+                rows.append({"id": digest, **plain, **arrays, **place, "pretrained": evidence})
+        schema = _SCHEMA.with_metadata({_CHECKSUM: str(checksum)})
+        table = pa.Table.from_pylist(sorted(rows, key=lambda row: row["id"]), schema=schema)
+        with atomic_file(path) as part:  # written after its shingles: the shard exists once this file does
+            pq.write_table(table, part, compression="zstd", compression_level=1)
+        self._pending = []
+        self._open(path)
+
+    def table(self, digests: Sequence[bytes]) -> FeatureTable:
+        """The features of these codes, in this order; all must have been added and flushed."""
+        table = FeatureTable(len(digests))
+        wanted: dict[int, list[tuple[int, int]]] = {}  # shard -> (row in it, code index)
+        for code_index, digest in enumerate(digests):
+            shard, row = self._known[digest]
+            wanted.setdefault(shard, []).append((row, code_index))
+        for shard, places in sorted(wanted.items()):
+            blob = self._shards[shard].with_suffix(".shingles")
+            with read_cached(self._shards[shard]):
+                rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
+                stated = (rows.schema.metadata or {}).get(_CHECKSUM)  # earlier versions state none
+                if stated is not None and int(stated) != zlib.crc32(blob.read_bytes()):
+                    raise ValueError("other shingles")
+            handle = os.open(blob, os.O_RDONLY)
+            weakref.finalize(table, os.close, handle)  # shingles are read from the file as long as the table lives
+            features = (row for batch in rows.to_batches(max_chunksize=1_000) for row in batch.to_pylist())
+            for (_, code_index), row in zip(places, features, strict=True):
+                table.put(code_index, row, handle)
+        return table.finish()
+
+    def _open(self, path: Path) -> None:
+        try:
+            # Not `read_table`, which takes three times as long, and there may be hundreds of shards.
+            index = pq.ParquetFile(path).read(["id", "problem", "shingles_at", "shingles_count"])
+            ids = index["id"]
+            at, count = (index[name].fill_null(0).to_numpy() for name in ("shingles_at", "shingles_count"))
+            # A crash between the two files, or a full disk, leaves shingles shorter than the index says.
+            complete = path.with_suffix(".shingles").stat().st_size == int(
+                (at + 8 * count.astype(np.int64)).max(initial=0)
+            )
+        except (OSError, pa.ArrowInvalid, KeyError):
+            complete = False
+        if not complete:
+            drop_damaged(path)
+            remove_path(path.with_suffix(".shingles"))
+            return
+        shard = len(self._shards)
+        self._shards.append(path)
+        for row, (digest, problem) in enumerate(zip(ids.to_pylist(), index["problem"].to_pylist(), strict=True)):
+            if problem is None or not is_other_python(problem):
+                self._known.setdefault(digest, (shard, row))
+
 
 #: The problem of a row whose code is Python, and no network.
 NO_MODULE = "defines no nn.Module"
@@ -132,3 +432,73 @@ def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: 
                 advance(len(result))
     finally:
         store.flush()  # also when interrupted: the next run resumes from here
+
+
+#: The parameters that a snapshot and the one that follows it must have in common.
+SAME = ("lexical_threshold", "structural_threshold", "tokens", "graph", "namespace")
+#: The decision on a published record, from which alone `derive` knows it.
+STAYS = "kept, as in the previous snapshot"
+
+
+class PublishedRecord(NamedTuple):
+    """A record that a snapshot kept: its name and its split."""
+
+    nn: str
+    split: str
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """The kept records of a snapshot, by id. Args: parameters: of its manifest; parent: the folder, as manifests do."""
+
+    records: Mapping[str, PublishedRecord]
+    parameters: Json = field(default_factory=dict)
+    parent: Parent | None = None
+
+    def check(self, options: CurateOptions) -> None:
+        """Raise UserError if a parameter that must be the same differs."""
+        for name in SAME if self.parameters else ():
+            before, now = self.parameters.get(name), options.graphs if name == "graph" else getattr(options, name)
+            if before != now:
+                raise UserError(f"--previous: it was made with {name} {before}, this run has {now}; use the same")
+
+    def find(self, corpus: LoadedRecords) -> dict[int, str]:
+        """Return the splits of its records that the corpus has, by code index."""
+        return {code_index: self.records[id_].split for code_index, id_ in enumerate(corpus.ids) if id_ in self.records}
+
+    def list_gone(self, corpus: LoadedRecords, filtered: Mapping[int, str], there: Mapping[int, object]) -> list[Json]:
+        """Return its records that the corpus has no longer, or that are no record now, and why.
+
+        Args: filtered: why rows were left out. there: the present records, by code index.
+        """
+        why = dict.fromkeys(corpus.ids, "left out")
+        for row, reason in (*filtered.items(), *corpus.problems.items()):
+            if (code_index := int(corpus.code_of_row[row])) >= 0:
+                why[corpus.ids[code_index]] = reason
+        stay = {corpus.ids[code_index] for code_index in there}
+        return [
+            {"id": id_, "nn": nn, "split": split, "reason": why.get(id_, "not in the source")}
+            for id_, (nn, split) in sorted(self.records.items(), key=lambda item: (item[1].nn, item[0]))
+            if id_ not in stay
+        ]
+
+
+def read_previous(spec: str) -> Previous:
+    """Read a snapshot: a folder, or `hf://datasets/OWNER/NAME`.
+
+    Raises: UserError if it is no snapshot; RetryableError if the Hub cannot be reached.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(spec)
+        if spec.startswith("hf://"):
+            from manifests.publish.hub import parse_dataset  # the Hub's client takes half a second to import
+            from manifests.publish.publishing import pull
+
+            repo, revision = parse_dataset(spec)
+            folder = Path(scratch) / repo.rpartition("/")[2]
+            pull(repo, folder, revision=revision or "main")
+        parameters = SNAPSHOT.open(folder).parameters
+        with SNAPSHOT.reading(folder):
+            rows = SNAPSHOT.rows(folder, LemurRecord, ("id", "nn", "split"))
+            records = {row.id: PublishedRecord(row.nn, row.split) for row in rows}
+        return Previous(records, parameters, describe_parent(folder))

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.model.corpus import NO_MODULE, LoadedRecords
-from curate.model.options import CurateOptions, get_prefix, matching_prefix
+from curate.model.options import CurateOptions, matching_prefix
 from lemur_core.files.errors import UserError
 
 Floats = npt.NDArray[np.float64]
@@ -46,8 +46,6 @@ class Records:
     network_rows: dict[tuple[str, int], int]  # network (name, code index) -> its best row
     representatives: dict[int, int]  # the best row of the code's best network
     names: dict[int, str]  # in that row
-    prefixes: dict[int, str]
-    families: dict[int, str]
     order: list[int]  # code indices, best first
     rows: dict[int, int]  # as `representatives`, also of codes that an option left out
 
@@ -82,8 +80,6 @@ def build_records(corpus: LoadedRecords, options: CurateOptions, published: Cont
         network_rows=network_rows,
         representatives=representatives,
         names=shown,
-        prefixes={code_index: get_prefix(name) for code_index, name in shown.items()},
-        families={code_index: corpus.features.family[code_index] for code_index in shown},
         order=sorted(representatives, key=key),
         rows=_choose_rows(corpus, names, ranks, np.flatnonzero(left_out), options)[1] | representatives,
     )

@@ -17,7 +17,7 @@ from scipy.cluster.hierarchy import DisjointSet
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from curate.model.features import FeatureTable
+from curate.model.corpus import FeatureTable
 from curate.model.options import LEAK_THRESHOLD, SPLIT_RATIOS
 from lemur_core.similarity.join import exact_pairs, link_by_lsh, pairs_between
 from lemur_core.similarity.minhash import IntArray

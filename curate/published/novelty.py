@@ -17,7 +17,7 @@ import numpy as np
 
 from curate.compute.graphs import GraphTrace, NetworkTracer, build_payload
 from curate.compute.runs import DEFAULT_TASK, PRM, TASK_DATASETS, read_parameters
-from curate.model.features import Features, code_features
+from curate.model.corpus import Features, code_features
 from curate.published.reference_corpus import (
     Computation,
     GraphSimilarity,

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from curate.compute.behavior import find_faults
-from curate.compute.graphs import GraphTrace, get_computations
+from curate.compute.graphs import GraphTrace, find_faults, get_computations
 from curate.model.corpus import LoadedRecords
 from curate.model.options import get_prefix
 from curate.model.rights import Rights

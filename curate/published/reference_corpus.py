@@ -15,10 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.compute.behavior import compare_behaviors
-from curate.compute.graphs import GraphTrace
-from curate.model.corpus import fill_store
-from curate.model.features import FeatureStore
+from curate.compute.graphs import GraphTrace, compare_behaviors
+from curate.model.corpus import FeatureStore, fill_store
 from curate.model.options import CurateOptions
 from curate.published.outcome import DUPLICATE_STAGES
 from curate.sources.rows import RecordSource

@@ -2,15 +2,15 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 
-from curate.chat.build import build_chat
 from curate.compute.graphs import GraphTracer
 from curate.compute.runs import describe_assumptions
+from curate.folder.chat import build_chat
 from curate.folder.page import snapshot_page
 from curate.folder.report import END, overview
 from curate.folder.snapshot import (
@@ -20,14 +20,13 @@ from curate.folder.snapshot import (
     write_snapshot_card,
     write_snapshot_tables,
 )
-from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
+from curate.model.corpus import CodeFile, LoadedRecords, Previous, read_corpus
 from curate.model.options import CurateOptions, get_prefix
-from curate.model.previous import Previous
 from curate.model.rights import Origins, check_origins, read_rights
 from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.strict import curate_strict
 from curate.sources import find_source_parents
-from curate.sources.rows import RecordSource
+from curate.sources.rows import MeasuredFacts, RecordSource
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import NoSandboxError, UserError
@@ -36,7 +35,7 @@ from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.sandbox.runtime import expand_sets
 from manifests.folders.frame import finish
-from manifests.folders.manifest import Manifest, Parent, Stopwatch, list_outputs, package_versions
+from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
 from manifests.folders.report import write_report
 from manifests.folders.tables import iterate_rows
 
@@ -63,6 +62,7 @@ def curate(
     repositories = check_origins(origins)
     if previous is not None:
         previous.check(options)
+    before = [previous.parent] if previous is not None and previous.parent is not None else []
     with atomic_folder(out, force=force) as folder:
         # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
@@ -71,82 +71,40 @@ def curate(
             outcome = decide(corpus, options, jobs, previous)
             _check_some_left(corpus, outcome)
             watch.lap("decide")
-            _add_rights(corpus, outcome, source, options, origins, jobs)
+            reported = sorted({*outcome.kept, *_list_removed(corpus, outcome)})
+            of_codes = None
             if origins:
+                library = Origins(origins, jobs)
+                of_codes, outcome.details["origins"] = library.find_origins(corpus, reported), library.facts
                 watch.lap("origins")
+            license_ = source.license(options.license)
+            outcome.rights = read_rights(corpus, reported, license_, options.license, of_codes)
             if options.chat:
                 outcome.chat = build_chat(corpus, outcome, options, jobs=jobs)
                 watch.lap("chat")
-            before = [previous.parent] if previous is not None and previous.parent is not None else []
-            parameters = _parameters(source, options, outcome, repositories, before)
-            rows, counts, details = write_contents(folder, corpus, outcome, parameters, source)
+            # All that decides, to reproduce it; `graph` is off if nothing could be run.
+            parameters: Json = {"source": source.name, **describe_options(options)}
+            parameters["graph"] = "off" if outcome.graphs is None else options.graphs
+            if repositories:
+                parameters["origins"] = [parent.sha256 for parent in repositories]
+            if before:
+                parameters["previous"] = before[0].sha256
+            inputs = source.inputs()
+            rows, counts, details = write_contents(folder, corpus, outcome, parameters, inputs, source.measurements())
             watch.lap("write")
         ran_code = options.chat or outcome.graphs is not None
-        parents = [*find_source_parents(source), *repositories, *before]
         manifest = Manifest(
             kind="snapshot",
             versions=package_versions() | (run_versions(options.runtime) if ran_code else {}),
             parameters=parameters,
-            inputs=source.inputs(),
-            parents=list(dict.fromkeys(parents)),
+            inputs=inputs,
+            parents=list(dict.fromkeys([*find_source_parents(source), *repositories, *before])),
             counts=counts,
             details=details,
             outputs=list_outputs(folder, rows),
             measured=watch.measure(),
         )
         return finish(folder, manifest, snapshot_page, watch)
-
-
-def write_contents(
-    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, parameters: Json, source: RecordSource
-) -> tuple[dict[str, int], Json, Json]:
-    """Write everything in a snapshot that follows from its outcome: tables, report, figures, card.
-
-    Args: parameters: of its manifest.
-    Returns: the rows by path; the counts and the details of its manifest.
-    """
-    rows = write_snapshot_tables(folder, corpus, outcome, source.measurements())
-    removed = [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
-    counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
-    if MEASUREMENTS in rows:
-        counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
-    details = _details(outcome)
-    write_report(folder, overview(folder, parameters, counts, details), outcome.notes, END)
-    write_snapshot_card(folder, source.name, outcome, rows, source.inputs())
-    return rows, counts, details
-
-
-def _add_rights(
-    corpus: LoadedRecords,
-    outcome: CurationOutcome,
-    source: RecordSource,
-    options: CurateOptions,
-    origins: Sequence[Path],
-    jobs: int | None,
-) -> None:
-    """Add the licenses of all reported codes to the outcome; with `origins`, by the blocks that they come from."""
-    removed = [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
-    codes = sorted({*outcome.kept, *removed})
-    of_codes = None
-    if origins:
-        library = Origins(origins, jobs)
-        of_codes, outcome.details["origins"] = library.find_origins(corpus, codes), library.facts
-    outcome.rights = read_rights(corpus, codes, source.license(options.license), options.license, of_codes)
-
-
-def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:
-    """Raise UserError, with the reason of most rows, if there are rows and no record is kept."""
-    if outcome.kept or not outcome.decisions:
-        return
-    left_out = [row for row, decision in enumerate(outcome.decisions) if decision.stage == "filter"]
-    if not left_out:
-        why, _ = Counter(decision.reason for decision in outcome.decisions).most_common(1)[0]
-        rows = plural(len(outcome.decisions), "row")
-        raise UserError(f"none of {rows} holds usable code: {why}; nothing was written")
-    prefixes = Counter(get_prefix(corpus.rows.column("nn")[row].as_py() or "") for row in left_out)
-    known = ", ".join(prefix for prefix, _ in prefixes.most_common(5))
-    reason = outcome.decisions[left_out[0]].reason
-    raise UserError(f"no record is left: {reason}; the most frequent prefixes are {known}")
 
 
 def decide(
@@ -156,7 +114,7 @@ def decide(
     if options.graphs == "off":
         return curate_strict(corpus, options, previous=previous)
     try:
-        with GraphTracer(corpus, jobs=jobs, **options.in_sandbox) as tracer:
+        with GraphTracer(corpus.rows, corpus.codes.__getitem__, jobs=jobs, **options.in_sandbox) as tracer:
             outcome = curate_strict(corpus, options, tracer, previous)
     except NoSandboxError as error:
         # Only the default may be left out in silence: what was requested is an error.
@@ -180,11 +138,23 @@ def describe_assumptions_of(corpus: LoadedRecords, outcome: CurationOutcome, opt
     return describe_assumptions(zip(records, codes, errors, strict=True), options.namespace)
 
 
-def _details(outcome: CurationOutcome) -> Json:
-    license_ = outcome.rights.license
-    chat = {} if outcome.chat is None else {"chat": {"license": license_}}
-    by_row = {"licensed_by_row": outcome.rights.by_row} if outcome.rights.by_row else {}
-    return {**outcome.details, **chat, "license": license_, **by_row, "notes": outcome.notes}
+def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:
+    """Raise UserError, with the reason of most rows, if there are rows and no record is kept."""
+    if outcome.kept or not outcome.decisions:
+        return
+    left_out = [row for row, decision in enumerate(outcome.decisions) if decision.stage == "filter"]
+    if not left_out:
+        why, _ = Counter(decision.reason for decision in outcome.decisions).most_common(1)[0]
+        rows = plural(len(outcome.decisions), "row")
+        raise UserError(f"none of {rows} holds usable code: {why}; nothing was written")
+    prefixes = Counter(get_prefix(corpus.rows.column("nn")[row].as_py() or "") for row in left_out)
+    known = ", ".join(prefix for prefix, _ in prefixes.most_common(5))
+    reason = outcome.decisions[left_out[0]].reason
+    raise UserError(f"no record is left: {reason}; the most frequent prefixes are {known}")
+
+
+def _list_removed(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
+    return [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
 
 
 def describe_options(options: CurateOptions) -> Json:
@@ -192,18 +162,30 @@ def describe_options(options: CurateOptions) -> Json:
     return asdict(options) | {"runtime": expand_sets(options.runtime)}
 
 
-def _parameters(
-    source: RecordSource,
-    options: CurateOptions,
+def write_contents(
+    folder: Path,
+    corpus: LoadedRecords,
     outcome: CurationOutcome,
-    repositories: Sequence[Parent],
-    before: Sequence[Parent],
-) -> Json:
-    """Return the parameters of the decisions, to reproduce them; `graph` is off if nothing could be run."""
-    chosen = describe_options(options)
-    chosen["graph"] = "off" if outcome.graphs is None else options.graphs
-    if repositories:
-        chosen["origins"] = [parent.sha256 for parent in repositories]
-    if before:
-        chosen["previous"] = before[0].sha256
-    return {"source": source.name, **chosen}
+    parameters: Json,
+    inputs: Sequence[Input],
+    measured: Iterator[MeasuredFacts],
+) -> tuple[dict[str, int], Json, Json]:
+    """Write everything in a snapshot that follows from its outcome: tables, report, figures, card.
+
+    Args: parameters: of its manifest. inputs, measured: of its source.
+    Returns: the rows by path; the counts and the details of its manifest.
+    """
+    rows, rights = write_snapshot_tables(folder, corpus, outcome, measured), outcome.rights
+    counts = count_decisions(corpus, outcome) | rights.count(outcome.kept, _list_removed(corpus, outcome))
+    if MEASUREMENTS in rows:
+        counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
+    details: Json = dict(outcome.details)
+    if outcome.chat is not None:
+        details["chat"] = {"license": rights.license}
+    details["license"] = rights.license
+    if rights.by_row:
+        details["licensed_by_row"] = rights.by_row
+    details["notes"] = outcome.notes
+    write_report(folder, overview(folder, parameters, counts, details), outcome.notes, END)
+    write_snapshot_card(folder, parameters["source"], outcome, rows, inputs)
+    return rows, counts, details

@@ -184,6 +184,7 @@ def read_release(wheel: Path) -> Iterator[MeasuredFacts]:
     2.1.0 has 2,476 files `ab/nn/stat/run/TASK_NN/DEVICE.json`; later ones a folder for each format.
     """
     with zipfile.ZipFile(wheel) as archive:
+        networks = {PurePosixPath(name).stem for name in archive.namelist() if name.startswith(_CODES)}
         for name in sorted(archive.namelist()):
             if not (name.startswith(_STAT) and name.endswith(".json")) or _TRAINING.fullmatch(name):
                 continue
@@ -199,5 +200,8 @@ def read_release(wheel: Path) -> Iterator[MeasuredFacts]:
             for number, item in enumerate(value if isinstance(value, list) else [value]):
                 facts = item if isinstance(item, dict) else {"value": item}
                 stated = facts.get("model_name")
-                nn = stated if isinstance(stated, str) else network.rpartition("_")[2]
+                parts = network.split("_")  # the name of a network may hold the sign that separates it
+                names = ("_".join(parts[at:]) for at in range(len(parts)))
+                named = next((name for name in names if name in networks), parts[-1])
+                nn = stated if isinstance(stated, str) else named
                 yield MeasuredFacts(nn, kind, place + (f"#{number}" if number else ""), facts)

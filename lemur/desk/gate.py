@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from curate.compute.behavior import find_candidates
-from curate.compute.graphs import NetworkTracer
+from curate.compute.graphs import NetworkTracer, find_candidates
 from curate.compute.runs import PRM, TASK_DATASETS
 from curate.published.novelty import Novelty, NoveltyIndex, Query
 from curate.published.reference_corpus import ReferenceCorpus

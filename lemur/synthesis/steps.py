@@ -33,7 +33,7 @@ from typing import Any, cast
 
 from curate.compute.graphs import NetworkTracer, build_payload
 from curate.compute.runs import BATCH, PRM, TASK_DATASETS
-from curate.model.features import code_features
+from curate.model.corpus import code_features
 from curate.model.options import CurateOptions
 from curate.model.pretrained import find_pretrained
 from curate.published.novel import novel

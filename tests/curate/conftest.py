@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 from curate.compute.graphs import GraphTrace
-from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
-from curate.model.features import FeatureStore, code_features
+from curate.model.corpus import CodeFile, FeatureStore, LoadedRecords, code_features, read_corpus
 from curate.model.options import CurateOptions
 from curate.published.outcome import CurationOutcome
 from curate.run.strict import curate_strict
@@ -132,13 +131,19 @@ class Told:
     Args: told: the answer of the sandbox, or a name of the computation; None: it does not run.
     """
 
-    def __init__(self, corpus: LoadedRecords, told: Callable[[str], Row | str | None]) -> None:
-        self._corpus, self._told = corpus, told
+    def __init__(self, corpus: LoadedRecords | Callable[[int], str], told: Callable[[str], Row | str | None]) -> None:
+        self._code_of, self._told = corpus if callable(corpus) else corpus.codes.__getitem__, told
         self.known: dict[int, GraphTrace] = {}
+
+    def __enter__(self) -> "Told":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def trace(self, representatives: Mapping[int, int]) -> dict[int, GraphTrace]:
         for code_index in representatives:
-            answer = self._told(self._corpus.codes[code_index])
+            answer = self._told(self._code_of(code_index))
             if answer is None:
                 answer = {"error": "forward_failed: ValueError: no"}
             elif isinstance(answer, str):

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from curate.compute.behavior import find_candidates, find_faults
-from curate.compute.graphs import GraphTrace, get_computations
+from curate.compute.graphs import GraphTrace, find_candidates, find_faults, get_computations
 from curate.kinds import compute_again, verify
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
@@ -117,6 +116,21 @@ def test_a_rate_that_a_record_states_is_no_part_of_its_computation(tmp_path: Pat
     curate(MemorySource(dropped), tmp_path / "rates", OPTIONS)
     stages = {row["nn"]: row["stage"] for row in pq.read_table(tmp_path / "rates/decisions.parquet").to_pylist()}
     assert stages == {"net-0.1225": "graph", "net-0.1185": None, "net-0.0": None}  # of equal scores the smallest id
+
+
+def test_what_is_drawn_in_training_alone_is_no_part_of_eval_mode(tmp_path: Path) -> None:
+    """Its graph is unique to its code, and in eval mode it is what another network is: they share a split."""
+    plain, *_ = rows()
+    code = plain["nn_code"].replace("import torch\n", "import random\nimport torch\n", 1)
+    code = code.replace("x = self", "x = x * random.random() if self.training else x\n        x = self", 1)
+    curate(MemorySource([plain, plain | {"nn": "drawing", "nn_code": code}]), tmp_path / "drawn", OPTIONS)
+    records = pq.read_table(tmp_path / "drawn/data/records").to_pylist()
+    assert len(records) == 2
+    assert len({row["graph"] for row in records}) == 2
+    assert len({row["cluster"] for row in records}) == 1
+    graphs = pq.read_table(tmp_path / "drawn/graphs.parquet")
+    assert len(set(graphs["graph_eval"].to_pylist())) == 1
+    assert [check for check in verify(tmp_path / "drawn", jobs=1) if not check.ok] == []
 
 
 def test_the_folder_proves_itself(folder: Path) -> None:

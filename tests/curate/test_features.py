@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.model.features import Features, FeatureStore, code_features
+from curate.model.corpus import Features, FeatureStore, code_features
 from lemur_core.similarity import views
 from lemur_core.similarity.outline import MAX_CODE_BYTES  # noqa: F401 (the page names it)
 from lemur_core.similarity.views import map_codes
@@ -114,7 +114,7 @@ def deadly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Work, importable in workers, that ends its process at a code with the word KILL, as a crashing parser would."""
     (tmp_path / "deadly_features.py").write_text(
         "import os\n"
-        "from curate.model.features import code_features\n"
+        "from curate.model.corpus import code_features\n"
         "def work(code):\n"
         "    if 'KILL' in code:\n"
         "        os._exit(1)\n"

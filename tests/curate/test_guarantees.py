@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.model.features import Features, code_features
+from curate.model.corpus import Features, code_features
 from curate.published.outcome import STAGES, count_decisions
 
 Row = dict[str, Any]

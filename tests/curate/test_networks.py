@@ -66,7 +66,9 @@ def test_every_file_of_a_release_that_is_not_training_is_read(tmp_path: Path) ->
         "ab/nn/stat/run/onnx/fp32/img-classification_cifar-10_acc_c/laptop.json": _LATER,
         "ab/nn/stat/nn/d.json": [{"flops": 3}, {"flops": 4}, 5],
         "ab/nn/stat/README.md": "text",
-        "ab/nn/nn/x.py": "text",
+        "ab/nn/nn/x_y_z.py": "text",
+        "ab/nn/stat/nn/x_y_z.json": {"flops": 5},
+        "ab/nn/stat/run/img-classification_cifar-10_acc_x_y_z/phone.json": {"duration": 1},
     }
     with zipfile.ZipFile(tmp_path / "wheel.whl", "w") as archive:
         for name, content in files.items():
@@ -76,7 +78,9 @@ def test_every_file_of_a_release_that_is_not_training_is_read(tmp_path: Path) ->
         ("d", "nn", "d.json", {"flops": 3}),
         ("d", "nn", "d.json#1", {"flops": 4}),
         ("d", "nn", "d.json#2", {"value": 5}),
+        ("x_y_z", "nn", "x_y_z.json", {"flops": 5}),
         ("a_b", "run", "img-classification_a_b/phone.json", _PHONE),
+        ("x_y_z", "run", "img-classification_cifar-10_acc_x_y_z/phone.json", {"duration": 1}),
         ("e", "run", "img-classification_e/broken.json", {"unreadable": "{"}),
         ("c", "run/onnx/fp32", "img-classification_cifar-10_acc_c/laptop.json", _LATER),
     ]

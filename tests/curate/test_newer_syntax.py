@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.model.features import FeatureStore
+from curate.model.corpus import FeatureStore
 from lemur_core.similarity.outline import outline_code
 
 #: By the Python that brought it, PEP 695, 701, 696, 750 and 758.

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 
-from curate.commands import summary_text
+from curate.interface import summary_text
 from curate.model.options import CurateOptions
 from curate.published.outcome import STAGES
 from curate.run.pipeline import curate

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.kinds import verify
-from curate.model.features import code_features
+from curate.model.corpus import code_features
 from curate.model.options import CurateOptions
 from curate.model.pretrained import find_pretrained
 from curate.model.records import find_best_rows, find_off_scale, rank_rows, score_codes

@@ -42,7 +42,7 @@ def make_chat(memory_source: Any, warm: Callable[..., None]) -> Callable[..., Pa
         warm(row["nn_code"] for row in rows)
         options = CurateOptions(**({"chat": True} | changed))
         with redirect_stderr(io.StringIO()), pytest.MonkeyPatch.context() as patch:  # lines of progress
-            patch.setattr("curate.chat.build.MAX_TOKENS", MAX_TOKENS)
+            patch.setattr("curate.folder.chat.MAX_TOKENS", MAX_TOKENS)
             curate(memory_source(rows), out, options, jobs=1)
         return out
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from curate.chat.build import MEASURE, NetworkFacts
 from curate.compute.runs import InputCase, RunRequest, open_box, read_answer
+from curate.folder.chat import MEASURE, NetworkFacts
 
 CASE = InputCase((2, 3, 8, 8), (4,))
 BUILT = "    def __init__(self, in_shape, out_shape, prm, device):\n        super().__init__()\n"

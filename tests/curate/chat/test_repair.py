@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from curate.chat.repair import Fault, find_faults, plan_faults
+from curate.folder.chat import Fault, find_faults, plan_faults
 from tests.builders.suites import read_files, table
 
 BEFORE = read_files(__file__, "repair.md")["BEFORE"]

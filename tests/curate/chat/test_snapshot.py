@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate import chat as of_records
 from curate.kinds import verify
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
@@ -67,7 +66,7 @@ def test_another_seed_draws_other_splits_and_faults(
 
 
 def test_the_counts_of_manifest_and_card(snapshot: Path, chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
-    from curate.commands import summary_text
+    from curate.interface import summary_text
 
     manifest = read_manifest(snapshot)
     found = manifest.counts["chat"]
@@ -105,10 +104,12 @@ def test_datasets_reads_and_streams_the_rows(snapshot: Path, tmp_path: Path) -> 
 
 
 def test_the_documentation_knows_every_reason() -> None:
-    code = "".join(path.read_text() for path in Path(of_records.__file__).parent.glob("*.py"))
+    from curate.folder import chat
+
+    code = Path(chat.__file__).read_text()
     given = set(re.findall(r'\bSkipped\(\s*"(\w+)"', code))
     assert {"no_fault", "no_clear_failure"} <= given
-    documented = (Path(of_records.__file__).parents[2] / "docs" / "chat.md").read_text()
+    documented = (Path(chat.__file__).parents[2] / "docs" / "chat.md").read_text()
     assert all(f"`{reason}`" in documented for reason in {*given, "near_split"})
 
 

@@ -125,7 +125,7 @@ def test_what_is_not_usable_any_more_runs_again(answers: Answers) -> None:
     [
         ({"key": "another"}, False),
         ({"payload": {"code": "y"}}, True),
-        ({"entry": "curate.chat.probe:measure"}, True),
+        ({"entry": "curate.folder.probe:measure"}, True),
         ({"limits": Limits(cpu_seconds=1)}, True),
         ({"limits": Limits()}, False),
     ],

@@ -24,7 +24,7 @@ def measure(payload: Json) -> Json:
     Args:
         payload: as for `lemur_core.sandbox.net.run_network`.
 
-    Returns: its answer; if `runs` is true also the fields of `curate.chat.build.NetworkFacts`. The category is
+    Returns: its answer; if `runs` is true also the fields of `curate.folder.chat.NetworkFacts`. The category is
         `not_measured` if chance decides the architecture.
     """
     answer = run_network(payload)

@@ -1,1 +1,0 @@
-"""Fine-tuning conversations from the kept records, whose questions and answers are measured, not guessed."""
