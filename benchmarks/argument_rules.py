@@ -50,7 +50,7 @@ def main() -> None:
         finder, jobs = HintFinder(library, index, emitter), []
         for item in emitted:
             payload: dict[str, object] = {"code": item.code, "name": item.target.name, "goal": "backward"}
-            payload |= {"folders": list(map(str, runtime.folders)), "hints": finder.hints_for(item.target).to_json()}
+            payload |= {"folders": list(map(str, runtime.folders)), "hints": finder.hints_for(item.target)}
             packages = library.list_packages(item.target.module.source)
             payload["origin"] = [name for name in packages if name != FOUNDATION]
             jobs.append(Job(item.target.block, _ENTRY, payload, _LIMITS))

@@ -18,7 +18,7 @@ from extract.arguments.hints import HintFinder
 from extract.emit.emit import CachedEmitter, Emitted, Unresolved
 from extract.extras import choose_form, emit_with_extras, find_lacking_extras
 from extract.folder.write import write_extraction
-from extract.model.results import Options, Result, RunFacts, at_least
+from extract.model.results import Options, Result, RunFacts
 from extract.proofs.runtime import releases_of
 from extract.proofs.validate import BlockVerdict
 from extract.resolve.discover import Hierarchy, Selected, Selection, TargetClass, discover, select
@@ -231,9 +231,6 @@ class BlockExtractor:
             for package in sorted({package for package, requirement in packages if is_guess(requirement)})
         )
         files = [item for item in outcomes.values() if isinstance(item, Emitted)]
-        if at_least(self.options.level, "constructed"):
-            companions = self.context.finder.companions
-            files += [companion for item in list(files) for companion in companions.emit_for(item.target)]
         self.context.require(files)
         pending = []
         for target in selected.classes:

@@ -7,7 +7,7 @@ import math
 import mimetypes
 import sys
 import types
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,23 +23,26 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
 from extract.arguments.forwarding import ForwardCall, Search, call_text, evaluate, run
 from extract.arguments.messages import CompanionCode
-from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
+from extract.arguments.observing import describe, describe_case, find_nothing, list_misfits, observe_signs, same
 from extract.arguments.refine import WorkingCalls, refine, vary
 from extract.arguments.trials import (
+    MODULE_NAME,
     SEED,
     AttemptError,
     BlockNamespace,
     TimeBudget,
     attempt,
+    classify_error,
     differentiate,
     draw_state,
+    hide,
     is_finite,
+    load,
+    one_line,
     seed_all,
 )
-from extract.arguments.values.inputs import change_nested, flatten, has_shape, value_text
-from extract.arguments.values.signs import list_misfits, observe_signs
+from extract.arguments.values import change_nested, flatten, has_shape
 
-_MOST_OUTPUTS = 32  # tensors that are described
 _MORE_SEEDS = (1, 2)  # under which a call must work, too
 _OTHER_DRAWS = 1000  # added to a seed
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
@@ -417,57 +420,6 @@ def _run_with_gradients(
     return attempt(action), inputs
 
 
-# -- what a call that works shows ------------------------------------------------------------------------------------
-
-
-def describe(module: nn.Module) -> dict[str, Any]:
-    """Return the numbers of parameters and buffers, and how often each type of layer occurs."""
-    parameters = [p for p in nn.Module.parameters(module) if has_shape(p)]
-    kinds = Counter(type(layer) for layer in module.modules() if layer is not module)
-    names = Counter(kind.__name__ for kind in kinds)
-    layers = Counter[str]()
-    for kind, count in kinds.items():
-        shared = names[kind.__name__] > 1 and kind.__module__ != MODULE_NAME
-        layers[f"{kind.__module__}.{kind.__name__}" if shared else kind.__name__] += count
-    return {
-        "parameters": sum(p.numel() for p in parameters),
-        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
-        "buffers": sum(b.numel() for b in nn.Module.buffers(module) if has_shape(b)),
-        "layers": dict(sorted(layers.items(), key=lambda item: (-item[1], item[0]))),
-    }
-
-
-def describe_case(called: ForwardCall, names: BlockNamespace, output: object) -> dict[str, Any]:
-    """Describe the inputs and outputs of one call."""
-    return {"inputs": describe_inputs(called, names), "outputs": describe_outputs(output)}
-
-
-def describe_inputs(called: ForwardCall, names: BlockNamespace) -> dict[str, str]:
-    """Describe the inputs of a call by argument."""
-    args, kwargs = evaluate(called, names)
-    inputs: dict[str, str] = {}
-    for name, value in [*((f"*{index}", item) for index, item in enumerate(args)), *kwargs.items()]:
-        _list_inputs(name, value, inputs)
-    return inputs
-
-
-def describe_outputs(output: object) -> list[str]:
-    """Describe the tensors of an output, in order."""
-    return [value_text(tensor) for tensor in flatten(output)][:_MOST_OUTPUTS]
-
-
-def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _list_inputs(f"{name}.{key}", item, into)
-    elif isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
-        for index, item in enumerate(value):
-            _list_inputs(f"{name}.{index}", item, into)
-    else:
-        plain = isinstance(value, int | float | None | tuple)
-        into[name] = value if isinstance(value, str) else repr(value)[:40] if plain else value_text(value)
-
-
 def further_cases(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> list[dict[str, Any]]:
     """Return the same call with another number of pixels or tokens, and another batch size, if they work."""
     cases = []
@@ -477,34 +429,3 @@ def further_cases(module: nn.Module, called: ForwardCall, names: BlockNamespace)
         except AttemptError:
             continue
     return cases
-
-
-def same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    """Return whether two outputs are equal; NaN equals NaN."""
-    return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
-        return False
-    if a.layout is not torch.strided:
-        a, b = a.to_dense(), b.to_dense()
-    if not a.is_floating_point() and not a.is_complex():
-        return torch.equal(a, b)
-    is_nan = torch.isnan(a)
-    return torch.equal(is_nan, torch.isnan(b)) and torch.equal(a.masked_fill(is_nan, 0), b.masked_fill(is_nan, 0))
-
-
-def find_nothing(module: nn.Module, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> str | None:
-    """Return why a call that ended well shows nothing of what the class computes; None if it does."""
-    if any(tensor.is_meta for tensor in outputs):
-        return "it returned a tensor without values"
-    filled = [tensor for tensor in outputs if tensor.numel()]
-    if not filled:
-        return "every tensor that it returned is empty"
-    if all(t.is_floating_point() and t.layout is torch.strided and bool(t.isnan().all()) for t in filled):
-        return "every value that it returned is NaN"
-    code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
-    if code is not None and not code.co_filename.endswith(f"{MODULE_NAME}.py") and same(outputs, inputs):
-        return "it returned its input, and no line of the class ran"
-    return None

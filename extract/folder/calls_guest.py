@@ -5,9 +5,8 @@ from functools import partial
 from typing import Any
 
 from extract.arguments.messages import CallRequest
-from extract.arguments.probe import hide, load
 from extract.arguments.search_guest import disable_denied
-from extract.arguments.trials import AttemptError, attempt, seed_all
+from extract.arguments.trials import AttemptError, attempt, hide, load, seed_all
 from lemur_core.sandbox.server.jobs import Failure
 
 _SECONDS = 60.0  # CPU seconds; the limits of the sandbox come first

@@ -19,7 +19,6 @@ from torch import nn
 from extract.arguments.constructing import Arguments, Constructor, construct
 from extract.arguments.forwarding import ForwardCall, Search, evaluate, run
 from extract.arguments.messages import NAME, BlockRun, BlockUses, CallsToRun, CallTexts, make_uses
-from extract.arguments.probe import MODULE_NAME, hide, load
 from extract.arguments.search_guest import (
     describe_inputs,
     describe_outputs,
@@ -28,6 +27,7 @@ from extract.arguments.search_guest import (
     search_arguments,
 )
 from extract.arguments.trials import (
+    MODULE_NAME,
     AttemptError,
     BlockNamespace,
     TimeBudget,
@@ -35,11 +35,12 @@ from extract.arguments.trials import (
     counting_work,
     differentiate,
     fill_unset,
+    hide,
+    load,
     seed_all,
     unset_is_nan,
 )
-from extract.arguments.values.inputs import change_nested, flatten, has_shape, list_required
-from extract.arguments.values.names import read_parameters
+from extract.arguments.values import change_nested, flatten, has_shape, list_required, read_parameters
 from extract.proofs.equivalence_guest import digest
 from extract.proofs.trace_guest import trace
 from lemur_core.graphs.serialization import fix_sizes
@@ -300,7 +301,7 @@ def _further_sets(request: BlockUses) -> list[CallsToRun]:
         if len(sets) == _MOST_SETS or init in (own["init"], *(calls["init"] for calls in sets)):
             continue
         budget = TimeBudget(constructions=4, forwards=_FORWARDS, seconds=_SECONDS)
-        constructor = Constructor(cls, names, {"forward": inputs}, budget, ())
+        constructor = Constructor(cls, names, {"forward": inputs}, budget)
         arguments = Arguments(tuple(init["args"]), tuple(init["kwargs"].items()))
         try:
             built = constructor.make(arguments)

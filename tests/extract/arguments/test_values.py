@@ -15,32 +15,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from extract.arguments.values.inputs import (
+from extract.arguments.messages import RECORD
+from extract.arguments.values import (
+    ANNOTATIONS,
+    BLOCK,
     FLOAT,
     INDEX,
     MASK,
+    NAMES,
     POSITIVE,
-    FieldValues,
     ListOfValues,
-    Literal,
+    Literal,  # noqa: F401 - the page names it
     Tensor,
     Value,
+    candidates,
     change_nested,
     change_tensors,
     flatten,
-    list_first_inputs,
-    tensors_in,
-    value_text,
-)
-from extract.arguments.values.names import (
-    ANNOTATIONS,
-    BLOCK,
-    NAMES,
-    candidates,
     list_compared,
+    list_first_inputs,
     read_compared,
     read_parameters,
     shrunk,
+    tensors_in,
+    value_text,
 )
 from extract.standins.frameworks import NotInstalled
 from tests.builders.suites import table
@@ -107,8 +105,7 @@ def test_flatten_ends() -> None:
 
 def test_what_is_read_by_key_and_as_attribute() -> None:
     """Its text alone makes it; copies and changes leave it as it is, and what it lacks is an attribute that it lacks."""
-    written = FieldValues((("a", Tensor((2,))), ("b", Literal("3"))), by_attribute=True).expression()
-    made = eval(written, {"torch": torch})
+    made = eval(f"{RECORD}(a=torch.randn((2,)), b=3)", {"torch": torch})
     for record in (made, copy.deepcopy(made), change_nested(made, lambda tensor: tensor * 1)):
         assert record.a is record["a"]
         assert (record.b, flatten(record)) == (3, [record.a])
@@ -196,9 +193,11 @@ def test_shrunk(name: str, default: object, small: str | None) -> None:
 def test_what_a_parameter_is_compared_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "compares_things.py").write_text("""
 SCALES = {"small": 1, "large": 2}
-def build(mode, scale):
+class tables:
+    norms = {"batch": 1}
+def build(mode, scale, norm):
     assert mode.lower() in ("mean", "max")
-    return SCALES[scale]
+    return SCALES[scale] + tables.norms.get(norm) + mode["absent"].get()
 class A:
     def forward(self, x):
         return x if self.mode == "none" else x.mean()
@@ -206,13 +205,25 @@ class A:
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.import_module("compares_things")
     read = read_compared("compares_things")
-    assert read == {"mode": ("'mean'", "'max'", "'none'"), "scale": ("'large'", "'small'")}
+    assert read == {"mode": ("'mean'", "'max'", "'none'"), "scale": ("'large'", "'small'"), "norm": ("'batch'",)}
     assert list_compared("compares_things", "mode", "int") == ()
     for annotation in ("Optional[str]", EMPTY):
         assert list_compared("compares_things", "mode", annotation) == read["mode"]
     assert read_compared("no_such_module") == {}
 
 
-def test_what_refuses_to_be_looked_at_has_no_parameters() -> None:
-    """The value of an import that is taken as not installed raises whatever is read from it."""
+def test_parameters_of_what_hides_them() -> None:
+    """Of a class that takes anything, or whose metaclass does, and of an import that is taken as not installed."""
+
+    class Meta(type):
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+    class Own(metaclass=Meta):
+        def __init__(self, dim: int) -> None: ...
+
+    class Passes(Own):
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    assert [list(read_parameters(cls)) for cls in (Own, Passes)] == [["dim"], ["dim"]]
     assert read_parameters(NotInstalled("torchao")) == {}
