@@ -116,7 +116,7 @@ def find_nothing(module: nn.Module, outputs: Sequence[torch.Tensor], inputs: Seq
     return None
 
 
-# -- signs of an accident -----------------------------------------------------------------------------------------------
+# -- signs of an accident ----------------------------------------------------------------------------------------------
 
 
 def observe_signs(
