@@ -504,7 +504,8 @@ class _Reader:
                 return ast.keyword(part.arg, self._expand(part.value, scope, depth))
             return self._expand(part, scope, depth) if isinstance(part, ast.expr) else part
 
-        return type(node)(**{name: expand(value) for name, value in ast.iter_fields(node)})
+        fields: dict[str, Any] = {name: expand(value) for name, value in ast.iter_fields(node)}
+        return type(node)(**fields)
 
     def _expand_attribute(self, node: ast.Attribute, scope: Scope, depth: int) -> ast.expr:
         """Return `nn.ReLU` and `Mode.MEAN` as they are, `width` for `config.width`, and its value for `self.width`."""

@@ -158,7 +158,7 @@ class RunnableBlock:
 
     pair: BlockWithOriginal
     observed: Mapping[str, Any] = field(default_factory=dict)  # an `Observed` record
-    # Calls found in the corpus, in the format of `extract.arguments.hints.Hints.to_json`.
+    # Calls found in the corpus, in the format of `extract.arguments.hints.HintFinder.hints_for`.
     hints: Mapping[str, Any] = field(default_factory=dict)
     visit: "Visit | None" = None  # that of its search
 

@@ -19,13 +19,8 @@ from torch import nn
 from extract.arguments.constructing import Arguments, Constructor, construct
 from extract.arguments.forwarding import ForwardCall, Search, evaluate, run
 from extract.arguments.messages import NAME, BlockRun, BlockUses, CallsToRun, CallTexts, make_uses
-from extract.arguments.search_guest import (
-    describe_inputs,
-    describe_outputs,
-    disable_denied,
-    namespace,
-    search_arguments,
-)
+from extract.arguments.observing import describe_inputs, describe_outputs
+from extract.arguments.search_guest import disable_denied, namespace, search_arguments
 from extract.arguments.trials import (
     MODULE_NAME,
     AttemptError,
