@@ -166,15 +166,15 @@ def other_sizes(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
 
 
 def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
-    """Replace every size `have` with `want`: in all inputs together, then in each."""
+    """Replace every size `have` with `want`: in all inputs together, then in each; at last in one side of images."""
     if have == want or not 0 < want <= _MAX_SIZE:
         return
     # Channels first, then the last dimensions, then the batch.
-    for axis in (1, -1, -2, 2, 0):
+    for axis, square in ((1, True), (-1, True), (-2, True), (2, True), (0, True), (-1, False), (-2, False)):
 
-        def change(tensor: Tensor, axis: int = axis) -> Tensor | None:
+        def change(tensor: Tensor, axis: int = axis, square: bool = square) -> Tensor | None:
             has = -len(tensor.shape) <= axis < len(tensor.shape) and tensor.shape[axis] == have
-            return _resize_axis(tensor, axis, want) if has else None
+            return _resize_axis(tensor, axis, want, square=square) if has else None
 
         everywhere = at.all_with(change)
         yield everywhere
@@ -186,11 +186,11 @@ def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
         )
 
 
-def _resize_axis(tensor: Tensor, axis: int, size: int) -> Tensor:
-    """Return a tensor with another size on one axis; images stay square."""
+def _resize_axis(tensor: Tensor, axis: int, size: int, *, square: bool = True) -> Tensor:
+    """Return a tensor with another size on one axis. Args: square: images stay square."""
     shape = list(tensor.shape)
     shape[axis] = size
-    if len(shape) in (4, 5) and axis % len(shape) >= len(shape) - 2:
+    if square and len(shape) in (4, 5) and axis % len(shape) >= len(shape) - 2:
         shape[-1] = shape[-2] = size
     return tensor.with_shape(shape)
 
@@ -331,6 +331,8 @@ def choose_other(at: FailedCall, _: re.Match[str]) -> Iterator[Change]:
     pairs = map("_".join, itertools.pairwise(NAME.findall(at.text)))  # "an output size" is `output_size`
     takes = {name for name, parameter in constructor.parameters.items() if not is_variadic(parameter)} | {*at.texts}
     named = [word for word in dict.fromkeys((*at.words, *pairs)) if word in takes]
+    if "must be a mapping" in at.text:
+        yield from ({name: "{}"} for name in re.findall(r"\*\*(\w+)", at.line) if name in takes)
     if "not callable" in at.text:  # an attribute of a name like that of its parameter
         called = re.findall(r"(\w+)(?:\[\w+\])?\(", at.line)
         named += [

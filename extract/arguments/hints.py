@@ -83,10 +83,9 @@ class FileUsage(NamedTuple):
     classes: dict[str, dict[str, Signature]] = {}  # noqa: RUF012 - never changed
 
     def list_stated(self) -> Iterator[tuple[str, str | None]]:
-        """Yield names with what signatures, options and calls give to them."""
+        """Yield names with what signatures and calls give to them."""
         signatures = [signature for methods in self.classes.values() for signature in methods.values()]
         yield from ((item.name, item.default) for signature in signatures for item in signature)
-        yield from self.options
         yield from (pair for site in self.sites for pair in site.kwargs)
 
 
@@ -135,18 +134,18 @@ class HintFinder:
         """Return how the corpus constructs a class, as JSON values.
 
         Returns: `init`, its calls, best first; `forward`, empty: recorded calls are added; `companions`, the
-            classes that these name; and `values`, what the class's own file, or one that names it, gives to names.
+            classes that these name; and `values`, what its source gives to names.
         """
         definer = self._find_definer(block.module, block.name, "__init__")
         signature = definer[1] if definer is not None else None
         rated = self._list_calls(block, signature)
-        wanted = [item.name for item in signature or () if item.default is None]
-        wanted += [name for call in rated for name in call.free_names]
+        required = [item.name for item in signature or () if item.default is None]
+        free = [name for call in rated for name in call.free_names]
         return {
             "init": [{"args": call.args, "kwargs": call.kwargs, "way": "call"} for call in rated],
             "forward": [],
             "companions": list(self._list_named(rated[:_MAX_NAMING], block)),
-            "values": list(self._list_values(block, dict.fromkeys(wanted))),
+            "values": list(self._find_values(block, required, free).items()),
         }
 
     def list_naming(self, blocks: Sequence[TargetClass]) -> list[Module]:
@@ -233,13 +232,19 @@ class HintFinder:
         target = follow(self._library, caller, chain)
         return isinstance(target, Definition) and target.module is module and target.name == name
 
-    def _list_values(self, block: TargetClass, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield these names with the first value that the class's file, or one that names the class, gives them."""
-        own = block.module
-        naming = [item for item in self._find_naming(block.name) if item.source is own.source and item is not own]
-        stated = [pair for module in (own, *naming) for pair in self._read(module).list_stated()]
-        known = {name: text for name, text in reversed(stated) if text not in (None, "None") and _is_literal(text)}
-        yield from ((name, known[name]) for name in names if name in known)
+    def _find_values(self, block: TargetClass, required: Sequence[str], free: Sequence[str]) -> dict[str, str]:
+        """Return the first value of each required parameter in the class's file, and of each name as an option.
+
+        Options of a command line count in files of the source that name the class, too.
+        """
+        own = self._read(block.module)
+        naming = [item for item in self._find_naming(block.name) if item.source is block.module.source]
+        options = [pair for usage in (own, *map(self._read, naming)) for pair in usage.options]
+        values: dict[str, str] = {}
+        for names, stated in ((required, [*own.list_stated(), *options]), (free, options)):
+            known = {name: text for name, text in reversed(stated) if text not in (None, "None") and _is_literal(text)}
+            values = {name: known[name] for name in names if name in known} | values
+        return values
 
     # -- companions ------------------------------------------------------------------------------------------------
 

@@ -170,14 +170,8 @@ def _list_other_ranks(run: Run, output: _Tensors, rank: int) -> Iterator[int]:
         return not _are_copies(changed, copies) if copies else None
 
     for other, axes in ((rank - 1, {0, 1, rank - 1}), (rank + 1, {0, 1, rank})):
-        found = False
-        for axis in sorted(axes) if other > 0 and output else ():
-            verdict = differ(other, axis)
-            found |= verdict is True
-            if verdict is False:
-                found = False
-                break
-        if found:
+        verdicts = {differ(other, axis) for axis in sorted(axes)} if other > 0 and output else set()
+        if True in verdicts and False not in verdicts:
             yield other
 
 

@@ -114,17 +114,9 @@ def test_what_is_read_by_key_and_as_attribute() -> None:
         assert record["c"] == 4
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (torch.zeros(2, 16, 8, 8), "float32 2x16x8x8"),
-        (torch.zeros((), dtype=torch.int64), "int64 scalar"),
-        (torch.zeros(0, dtype=torch.bfloat16), "bfloat16 0"),
-        ({"a": 1}, "dict"),
-    ],
-)
-def test_value_text(value: object, text: str) -> None:
-    assert value_text(value) == text
+def test_value_text() -> None:
+    texts = list(map(value_text, (torch.zeros(2, 16), torch.zeros((), dtype=torch.int64), {"a": 1})))
+    assert texts == ["float32 2x16", "int64 scalar", "dict"]
 
 
 @table(__file__, "values.md", "First inputs", globals())
@@ -151,23 +143,13 @@ EMPTY = inspect.Parameter.empty
 @pytest.mark.parametrize(
     ("name", "annotation", "first"),
     [
-        ("in_channels", EMPTY, "32"),
         ("n_head", EMPTY, "4"),
-        ("window_size", EMPTY, "4"),
-        ("reduction_ratio", EMPTY, "4"),
-        ("kernel_size", EMPTY, "3"),
-        ("stride", EMPTY, "1"),
-        ("num_classes", EMPTY, "10"),
         ("depths", EMPTY, "2"),
-        ("drop_path", float, "0.1"),
-        ("depths", list[int], "[2, 2, 2, 2]"),
         ("depths", "Tuple[int, ...]", "[2, 2, 2, 2]"),
-        ("zzz", bool, "False"),
+        ("drop_path", float, "0.1"),
         ("zzz", str, "'mean'"),
         ("zzz", Optional[int], "32"),  # noqa: UP045 - as files of the corpus spell it
         ("zzz", type[nn.Module], "nn.Identity"),
-        ("zzz", nn.Module, "nn.Identity()"),
-        ("zzz", tuple[int, int], "[32, 32]"),
         ("zzz", EMPTY, "32"),
     ],
 )
