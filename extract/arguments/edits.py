@@ -174,7 +174,7 @@ def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
 
         def change(tensor: Tensor, axis: int = axis, square: bool = square) -> Tensor | None:
             has = -len(tensor.shape) <= axis < len(tensor.shape) and tensor.shape[axis] == have
-            return _resize_axis(tensor, axis, want, square=square) if has else None
+            return _resize_axis(tensor, axis, want, square=square) if has and (square or tensor.is_image) else None
 
         everywhere = at.all_with(change)
         yield everywhere

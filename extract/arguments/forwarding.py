@@ -160,7 +160,7 @@ class Search:
         loss = is_loss(parameters, self.constructor.cls.__name__)
         at = FailedCall(failure, self.constructor, state.arguments, inputs, parameters, loss)
         counts = Counter[type]()
-        for name, item in list_edits(at):
+        for name, item in dict.fromkeys(list_edits(at)):
             if counts[type(item)] < _MAX_EDITS and (self._only is None or not isinstance(item, Arguments)):
                 if isinstance(item, Arguments):
                     fresh = State(item, state.inputs, (*state.way, name))
