@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from extract.arguments.constructing import Arguments, Constructor
-from extract.arguments.messages import NAME
+from extract.arguments.messages import NAME, join_arguments
 from extract.arguments.trials import MODULE_NAME, AttemptError, attempt
 from extract.arguments.values import (
     FLOAT,
@@ -145,11 +145,13 @@ def resize(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
 
 
 def other_sizes(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
-    """Use one shape for all, as of a prediction and its target; then other numbers of pixels and tokens.
+    """Use one shape for all, as of a prediction and its target, or other numbers of pixels and tokens.
 
     What is too small for a kernel or a pool grows first: a window of audio is very long.
     """
-    yield at.all_with(lambda _: Tensor(at.main.shape))
+    if "alike" in stated.groupdict():
+        yield at.all_with(lambda _: Tensor(at.main.shape))
+        return
     far = 2 * max(at.numbers, default=0) // max(at.main.shape[-1:], default=1)
     factors = (far, *_FACTORS) if far > 64 else _FACTORS
     for factor, axes in itertools.product(factors, (1, 2)) if stated.groupdict() else ():
@@ -291,8 +293,9 @@ def add_read(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs | Change]:
     for name in [name for name in held if name in values] or list(values)[:1]:
         fresh = {key: propose_like_main(str(key), at.main, loss=at.loss)[0].expression() for key in keys}
         fresh = dict.fromkeys(fresh, _FIRST) if lack.is_method else fresh
-        items = format_dict(_read_items(values[name].expression()) | fresh)
-        yield with_value(at.inputs, name, Literal(items if lack.is_item else f"types.SimpleNamespace(**{items})"))
+        items = _read_items(values[name].expression()) | fresh
+        text = format_dict(items) if lack.is_item else f"types.SimpleNamespace({join_arguments([], items)})"
+        yield with_value(at.inputs, name, Literal(text))
     for name in [name for name in held if name in at.texts] or list(at.texts):
         text = at.texts[name]
         try:
@@ -301,15 +304,18 @@ def add_read(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs | Change]:
             continue
         if holder == lack.holder:
             method = "lambda *_, **__: " if lack.is_method else ""
-            items = format_dict(_read_items(text) | {key: f"{method}{at.constructor.plain(str(key))}" for key in keys})
+            inside = format_dict(_read_items(text) | {key: f"{method}{at.constructor.plain(str(key))}" for key in keys})
             is_stub = not lack.is_item or text.startswith("type(")
-            items = f"type('Stub', (nn.Identity,), {items})()" if is_stub else items
-            yield {name: items if keys else f"[{text}, {text}]"}
+            changed = f"type('Stub', (nn.Identity,), {inside})()" if is_stub else inside
+            yield {name: changed if keys else f"[{text}, {text}]"}
 
 
 def _read_items(text: str) -> dict[Any, str]:
-    """Return the items of the dict in an expression."""
-    held = [node for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Dict)]
+    """Return the items of the dict in an expression, or the attributes of a namespace."""
+    node = ast.parse(text, mode="eval").body
+    if isinstance(node, ast.Call) and text.startswith("types."):
+        return {item.arg: ast.unparse(item.value) for item in node.keywords}
+    held = [item for item in ast.walk(node) if isinstance(item, ast.Dict)]
     pairs = zip(held[0].keys, held[0].values, strict=True) if held else ()
     return {key.value: ast.unparse(value) for key, value in pairs if isinstance(key, ast.Constant)}
 
@@ -450,7 +456,7 @@ EDITS: tuple[Edit, ...] = (
     Edit(r"(?:but got |for tensor of dimension )(?P<most>\d+)(?:\)|$)", change_ranks),
     Edit(r"(?P<want>\d)-?D\b(?!.* got .*\d-?D)", change_ranks),
     Edit(r"(?P<want>\d)-?D\b", change_ranks),
-    Edit(r"does not match the shape of|must match the size of tensor|with a bool tensor is not", other_sizes),
+    Edit(r"(?P<alike>does not match the shape of|must match the size of tensor|with a bool tensor is)", other_sizes),
     Edit(r"None|missing|must be (specified|provided|given|set)|required|expected|assert", add_input),
     Edit(r"long|int64|indices|one_hot|integer|'index'|int |Long", partial(change_kind, kind=INDEX)),
     Edit(r"[Ff]loat|dtype|complex", partial(change_kind, kind=FLOAT)),
