@@ -221,7 +221,9 @@ class Constructor:
         """The expressions for parameters that take an instance of a known class."""
         found: dict[str, tuple[str, ...]] = {}
         for parameter, name in self.hints.get("accepted", ()):
-            cls = self.names.names[name]
+            cls = self.names.names.get(name)
+            if not isinstance(cls, type):
+                continue  # it could not be loaded
             # One that cannot be made here, such as a model of a hub, is replaced.
             layers = ["nn.Identity()"] if issubclass(cls, nn.Module) else []
             found[parameter] = (*found.get(parameter, ()), *instances(name, cls), *layers)

@@ -26,9 +26,9 @@ from extract.resolve.index import UNREADABLE, FactsIndex
 from extract.resolve.modules import FOUNDATION, CorpusIndex, Definition, Module
 from extract.sources import PackageSource, SourceFile
 from lemur_core.source.facts import CLASS, FUNCTION
-from lemur_core.source.text import parse_code
+from lemur_core.source.text import parse_code, parse_expression
 
-_VERSION = 22  # of what is read of a file
+_VERSION = 23  # of what is read of a file
 #: Roots of dotted names that mean the same in every file.
 ROOTS: Final = frozenset({"torch", "nn", "F", "math", "np", "numpy", "functools"})
 _SHORT = {"torch.nn.functional": "F", "torch.nn": "nn", "numpy": "np"}
@@ -53,6 +53,7 @@ class Parameter(NamedTuple):
     """One parameter of a method."""
 
     name: str
+    annotation: str | None
     default: str | None
     kind: str  # "plain", "keyword" (only by keyword), "args", "kwargs"
 
@@ -133,18 +134,22 @@ class HintFinder:
     def hints_for(self, block: TargetClass) -> dict[str, Any]:
         """Return how the corpus constructs a class, as JSON values.
 
-        Returns: `init`, its calls, best first; `forward`, empty: recorded calls are added; `companions`, the
-            classes that these name; and `values`, what its source gives to names.
+        Returns: `init`, its calls, best first; `forward`, empty: recorded calls are added; `accepted`, parameters with
+            the class of an instance that they take; `companions`, these classes and those that calls name; and
+            `values`, what its source gives to names.
         """
         definer = self._find_definer(block.module, block.name, "__init__")
         signature = definer[1] if definer is not None else None
         rated = self._list_calls(block, signature)
         required = [item.name for item in signature or () if item.default is None]
         free = [name for call in rated for name in call.free_names]
+        accepted = list(self._list_accepted(*definer)) if definer is not None else []
+        named = [*self._list_named(rated[:_MAX_NAMING], block), *(item for _, item in accepted)]
         return {
             "init": [{"args": call.args, "kwargs": call.kwargs, "way": "call"} for call in rated],
             "forward": [],
-            "companions": list(self._list_named(rated[:_MAX_NAMING], block)),
+            "companions": list({item["name"]: item for item in named}.values()),
+            "accepted": [(parameter, item["name"]) for parameter, item in accepted],
             "values": list(self._find_values(block, required, free).items()),
         }
 
@@ -259,6 +264,18 @@ class HintFinder:
             if wanted.name in words:
                 yield from self._emit_companion(wanted)
 
+    def _list_accepted(self, module: Module, signature: Signature) -> Iterator[tuple[str, CompanionCode]]:
+        """Yield the parameters that are annotated with a class of the corpus, with that class."""
+        for parameter in signature:
+            text = (parameter.annotation or "").strip("'\"")
+            with suppress(SyntaxError):
+                chains = (
+                    read_dotted_name(node) for node in ast.walk(parse_expression(text)) if isinstance(node, ast.expr)
+                )
+                resolved = [self._resolve_class(module, tuple(chain.split("."))) for chain in chains if chain]
+                for wanted in [item for item in resolved if item is not None]:
+                    yield from ((parameter.name, item) for item in self._emit_companion(wanted))
+
     def list_defined(self, places: Iterable[tuple[Module, str]], block: TargetClass) -> Iterator[CompanionCode]:
         """Yield the classes and functions that these files define under these names, without the block itself."""
         for module, name in places:
@@ -359,7 +376,8 @@ def read_signature(node: Function) -> Signature:
     listed += [(arg, "keyword") for arg in args.kwonlyargs]
     listed += [(args.kwarg, "kwargs")] if args.kwarg else []
     spelled = {name: ast.unparse(node) for name, node in defaults.items() if node is not None}
-    return tuple(Parameter(arg.arg, spelled.get(arg.arg), kind) for arg, kind in listed)
+    annotations = {arg.arg: ast.unparse(arg.annotation) for arg, _ in listed if arg.annotation is not None}
+    return tuple(Parameter(arg.arg, annotations.get(arg.arg), spelled.get(arg.arg), kind) for arg, kind in listed)
 
 
 def _read_defaults(node: Function) -> dict[str, ast.expr | None]:

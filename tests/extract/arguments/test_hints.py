@@ -187,3 +187,14 @@ def test_functions_and_classes_that_recorded_calls_name(finder_for: FinderFor) -
     names: dict[str, Any] = {"__name__": "companion"}
     exec(compile(gate["code"], "companion.py", "exec", dont_inherit=True), names)
     assert names[gate["name"]](3) == 6
+
+
+@pytest.mark.parametrize("annotation", ["Config", "Optional[Config] = None", "'Config'", "Config | None"])
+def test_a_class_that_a_parameter_is_annotated_with(hints_for: HintsFor, annotation: str) -> None:
+    code = (
+        PARTS.replace("part)", f"width: int, part: {annotation})")
+        + "from typing import Optional\nclass Config:\n    pass\n"
+    )
+    found = hints_for("Block", a=code)
+    assert found["accepted"] == [("part", "Config")]
+    assert [item["name"] for item in found["companions"]] == ["Config"]
