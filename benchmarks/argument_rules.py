@@ -51,7 +51,7 @@ def main() -> None:
         finder, jobs = HintFinder(library, index, emitter), []
         for target, file in emitted:
             payload: dict[str, object] = {"code": file.code, "name": target.name, "goal": "backward"}
-            payload |= {"folders": list(map(str, runtime.folders)), "hints": finder.hints_for(target).to_json()}
+            payload |= {"folders": list(map(str, runtime.folders)), "hints": finder.hints_for(target)}
             packages = library.list_packages(target.module.source)
             payload["origin"] = [name for name in packages if name != FOUNDATION]
             jobs.append(Job(target.block, _ENTRY, payload, _LIMITS))

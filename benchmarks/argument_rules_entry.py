@@ -22,9 +22,9 @@ def search(payload: dict[str, Any]) -> dict[str, Any]:
             super().__init__(*args, **kwargs)
             searches.append(self)
 
-    def confirmed(*args: Any) -> dict[str, Any]:
+    def confirmed(*args: Any) -> Any:
         result = confirm(*args)
-        ways.append((result["arguments"], searches[0].way))
+        ways.append((result.answer["arguments"], searches[0].way))
         return result
 
     with mock.patch.multiple(search_guest, Search=Watched, _confirm_refined=confirmed):

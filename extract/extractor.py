@@ -17,7 +17,7 @@ from typing import Any, Self
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import Emitted, Emitter, Unresolved
 from extract.folder.write import write_extraction
-from extract.model.results import Options, Result, RunFacts, at_least
+from extract.model.results import Options, Result, RunFacts
 from extract.proofs.runtime import releases_of
 from extract.proofs.validate import BlockVerdict
 from extract.resolve.discover import Hierarchy, Selected, Selection, TargetClass, discover, select
@@ -229,10 +229,6 @@ class BlockExtractor:
             for package in sorted({package for package, requirement in packages if is_guess(requirement)})
         )
         files = [item for item in outcomes.values() if isinstance(item, Emitted)]
-        if at_least(self.options.level, "constructed"):
-            companions = self.context.finder.companions
-            copied = [target for target in selected.classes if isinstance(outcomes[target.block], Emitted)]
-            files += [companion for target in copied for companion in companions.emit_for(target)]
         self.context.require(files)
         pending = []
         for target in selected.classes:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -234,7 +234,7 @@ class StageContext:
     def hints(self, target: TargetClass) -> Mapping[str, Any]:
         """Return how the corpus constructs and calls a class, as JSON values."""
         if target.block not in self._hints:
-            self._hints[target.block] = self.finder.hints_for(target).to_json()
+            self._hints[target.block] = self.finder.hints_for(target)
         return self._hints[target.block]
 
     def add_calls(self, recorded: RecordedClass) -> None:
@@ -243,7 +243,7 @@ class StageContext:
         named = [
             (by_path[places[word]], word) for word in sorted(recorded.words & places.keys()) if places[word] in by_path
         ]
-        companions = [asdict(item) for item in self.finder.companions.list_defined(named, target)]
+        companions = list(self.finder.list_defined(named, target))
         self._hints[target.block] = recorded.add_to(self.hints(target), companions)
 
     def companions(self, block: PendingBlock) -> tuple[CompanionCode, ...]:
@@ -356,7 +356,7 @@ def _define(
     available = frozenset().union(*context.packages.values())
     for key, block in blocks.items():
         companions = [item for item in choose(block) if item["name"] not in block.places]
-        emitted = context.finder.companions.emit_with(block.target, companions) if companions else None
+        emitted = context.finder.emit_with(block.target, companions) if companions else None
         emitted = _drop_others(emitted, context.runtime.without_package)
         if emitted is not None and emitted.packages.keys() <= available:
             larger[key] = emitted

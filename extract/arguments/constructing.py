@@ -4,7 +4,7 @@ import ast
 import builtins
 import inspect
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from extract.arguments.messages import CallTexts
-from extract.arguments.probe import MODULE_NAME
 from extract.arguments.trials import (
+    MODULE_NAME,
     AttemptError,
     BlockNamespace,
     TimeBudget,
@@ -24,21 +24,21 @@ from extract.arguments.trials import (
     seed_all,
     unset_is_nan,
 )
-from extract.arguments.values.inputs import is_variadic, list_required
-from extract.arguments.values.names import (
+from extract.arguments.values import (
     BLOCK,
     candidates,
     format_call,
     format_dict,
+    is_variadic,
     list_compared,
+    list_required,
     read_parameters,
     shrunk_arguments,
 )
 from lemur_core.graphs.composites import MetaShapes
 
-#: Parameters that say whether weights are loaded, and messages of what cannot load them.
+#: Parameters that say whether weights are loaded.
 _WEIGHTS = re.compile(r"(.*_)?(pre_?trained|weights|checkpoint|ckpt|download)(_.*)?")
-_UNREACHED = re.compile(r"(?i)urlopen|name resolution|download|connection|offline|huggingface|No such file")
 LARGE = 400_000  # elements; for larger modules, inputs are searched on meta tensors
 TOO_LARGE = 300_000_000
 #: Python computes most shapes of initializations, milliseconds each, and the layers of a model repeat them.
@@ -57,6 +57,11 @@ class Arguments:
     def as_json(self) -> CallTexts:
         """Return the arguments as JSON values."""
         return {"args": list(self.args), "kwargs": dict(self.kwargs)}
+
+    @property
+    def texts(self) -> list[str]:
+        """The expressions, in order."""
+        return [*self.args, *(text for _, text in self.kwargs)]
 
     def by_name(self, parameters: Mapping[str, inspect.Parameter]) -> dict[str, str]:
         """Return the expressions by parameter; those that no parameter takes by position under their position."""
@@ -83,13 +88,19 @@ class Constructed:
 
 @dataclass
 class Constructor:
-    """Constructs one class, and knows the arguments to start from."""
+    """Constructs one class, and knows the arguments to start from.
+
+    Args:
+        hints: as `extract.arguments.hints.HintFinder` states them; `accepted` has pairs of a parameter and the name of
+            a class whose instance it takes.
+        blocks: names of other module classes in the block's file.
+    """
 
     cls: type[nn.Module]
     names: BlockNamespace
     hints: Mapping[str, Any]
     budget: TimeBudget
-    blocks: tuple[str, ...]  # names of other module classes in the block's file
+    blocks: tuple[str, ...] = ()
     parameters: dict[str, inspect.Parameter] = field(init=False)
     required: list[str] = field(init=False)
 
@@ -106,47 +117,43 @@ class Constructor:
     def make(self, arguments: Arguments, *, real: bool = False, limited: bool = False) -> Constructed:
         """Construct the module on meta tensors to learn its size, then for real unless it is large and `real` is false.
 
+        What fails is tried without weights to load, which are not there.
+
         Args: limited: end after some steps, or a second: guessed numbers may let a constructor run for ever.
         Raises: AttemptError.
         """
         try:
             return self._make(arguments, real, limited)
-        except (PermissionError, AttemptError) as failure:
-            without = self._without_weights(arguments)
-            if without == arguments or not (isinstance(failure, PermissionError) or _UNREACHED.search(str(failure))):
+        except (PermissionError, AttemptError):
+            passed = dict(arguments.kwargs)
+            loading = {
+                name: "False" if parameter.default is True or passed.get(name) == "True" else "None"
+                for name, parameter in list(self.parameters.items())[len(arguments.args) :]
+                if _WEIGHTS.fullmatch(name)
+                and (name in passed or parameter.default not in (None, False, parameter.empty))
+            }
+            without = Arguments(arguments.args, tuple({**passed, **loading}.items()))
+            if without == arguments:
                 raise
         return self._make(without, real, limited)
 
-    def _without_weights(self, arguments: Arguments) -> Arguments:
-        """Return the arguments without what loads weights, which are not there."""
-        passed = dict(arguments.kwargs)
-        loading = {
-            name: "False" if parameter.default is True or passed.get(name) == "True" else "None"
-            for name, parameter in list(self.parameters.items())[len(arguments.args) :]
-            if _WEIGHTS.fullmatch(name) and (name in passed or parameter.default not in (None, False, parameter.empty))
-        }
-        return Arguments(arguments.args, tuple({**passed, **loading}.items()))
-
     def _make(self, arguments: Arguments, real: bool, limited: bool) -> Constructed:
         self.budget.constructions -= 1
+        # The lines of other files are not counted.
+        steps = _STEPS if limited and self.cls.__module__ == MODULE_NAME else None
+        seconds = self.budget.construction if limited else _SECONDS
         if not real:
             try:
                 with torch.device("meta"), META_SHAPES:
-                    module = self._new(arguments, limited)
+                    module = construct(self.cls, arguments.as_json(), self.names, seconds, steps)
                 if (size := count_elements(module)) > LARGE:
                     return Constructed(arguments, module, size, on_meta=True)
             except AttemptError as failure:
                 # A constructor that reads values fails on meta tensors alone: then it runs for real.
                 if not fails_only_on_meta(failure):
                     raise
-        module = self._new(arguments, limited)
+        module = construct(self.cls, arguments.as_json(), self.names, seconds, steps)
         return Constructed(arguments, module, count_elements(module), on_meta=False)
-
-    def _new(self, arguments: Arguments, limited: bool) -> nn.Module:
-        # The lines of other files are not counted.
-        steps = _STEPS if limited and self.cls.__module__ == MODULE_NAME else None
-        seconds = self.budget.construction if limited else _SECONDS
-        return construct(self.cls, arguments.as_json(), self.names, seconds, steps)
 
     # -- starts ------------------------------------------------------------------------------------------------------
 
@@ -163,37 +170,44 @@ class Constructor:
         if self.required:
             chosen = {name: self.choices(name)[0] for name in self.required}
             defaults = {name: p.default for name, p in self.parameters.items() if p.default is not p.empty}
-            yield "values by name", order_arguments(self.parameters, {**chosen, **shrunk_arguments(defaults)})
+            texts = {**chosen, **shrunk_arguments(defaults)}
+            first = [n for n, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and n in texts]
+            rest = tuple((n, texts[n]) for n in self.parameters if n in texts and n not in first)
+            yield "values by name", Arguments(tuple(texts[n] for n in first), rest)
 
     def fill(self, arguments: Arguments) -> Arguments:
         """Return arguments with values for the names in them that mean nothing here."""
-        known = {*self.names.names, *dir(builtins)}
-        texts = {name: self._fill(name, text, known) for name, text in arguments.by_name(self.parameters).items()}
+        texts = {name: self._fill(name, text) for name, text in arguments.by_name(self.parameters).items()}
         return arguments.with_texts(self.parameters, texts)
 
-    def _fill(self, parameter: str, text: str, known: Collection[str]) -> str:
+    def _fill(self, parameter: str, text: str) -> str:
         tree = ast.parse(text, mode="eval")
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-        bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-        free = [node for node in names if node.id not in known and node.id not in bound]
+        known = {*self.names.names, *dir(builtins), *(n.id for n in names if isinstance(n.ctx, ast.Store))}
+        free = [node for node in names if node.id not in known]
         if free and tree.body is free[0]:  # the whole argument
-            return self.choices(parameter)[0]
+            return next(iter([*self._given(free[0].id), *self.choices(parameter)]))
         for node in free:
-            node.id = next(value for value in candidates(node.id) if value != BLOCK)  # written as it is
+            values = (*self._given(node.id), *candidates(node.id))
+            node.id = next(value for value in values if value != BLOCK)  # written as it is
         return ast.unparse(tree) if free else text
 
     # -- values of one parameter ---------------------------------------------------------------------------------------
 
+    def _given(self, name: str) -> list[str]:
+        """Return what the source gives to a name."""
+        return [text for known, text in self.hints.get("values", ()) if known == name]
+
     def choices(self, name: str) -> tuple[str, ...]:
         """Return expressions to try for a parameter, in order of what they prove.
 
-        These are classes that its annotation names, what the source gives to a parameter of this name, texts that the
-        file compares it with, and usual values by its name and annotation.
+        These are classes that it accepts, what the source gives to a parameter of this name, texts that the file
+        compares it with, and usual values by its name and annotation.
         """
         parameter = self.parameters.get(name)
         annotation = parameter.annotation if parameter is not None else inspect.Parameter.empty
-        given = [text for known, text in self.hints.get("values", ()) if known == name]
-        texts = [*self.companions.get(name, ()), *given, *list_compared(self.cls.__module__, name, annotation)]
+        texts = [*self.accepted.get(name, ()), *self._given(name)]
+        texts += list_compared(self.cls.__module__, name, annotation)
         for text in candidates(name, annotation):
             texts += self.blocks[:4] if text == BLOCK else [text]
         return tuple(dict.fromkeys(texts))
@@ -203,17 +217,16 @@ class Constructor:
         return next(text for text in (*self.choices(name), "None") if not text.startswith(("nn.", "F.")))
 
     @cached_property
-    def companions(self) -> Mapping[str, tuple[str, ...]]:
-        """The expressions for parameters that take a class of the corpus, or an instance of one."""
+    def accepted(self) -> Mapping[str, tuple[str, ...]]:
+        """The expressions for parameters that take an instance of a known class."""
         found: dict[str, tuple[str, ...]] = {}
-        for item in self.hints.get("companions", ()):
-            name, parameter = item["name"], item["parameter"]
-            if parameter and name in self.names.names:
-                cls = self.names.names[name]
-                texts = [name] if item["wants_class"] else instances(name, cls)
-                # One that cannot be made here, such as a model of a hub, is replaced.
-                texts += ["nn.Identity()"] if isinstance(cls, type) and issubclass(cls, nn.Module) else []
-                found[parameter] = (*found.get(parameter, ()), *texts)
+        for parameter, name in self.hints.get("accepted", ()):
+            cls = self.names.names.get(name)
+            if not isinstance(cls, type):
+                continue  # it could not be loaded
+            # One that cannot be made here, such as a model of a hub, is replaced.
+            layers = ["nn.Identity()"] if issubclass(cls, nn.Module) else []
+            found[parameter] = (*found.get(parameter, ()), *instances(name, cls), *layers)
         return found
 
 
@@ -236,9 +249,7 @@ def construct(
 
 
 def instances(name: str, cls: Any) -> list[str]:
-    """Return expressions that construct a companion class; of a configuration with small values first."""
-    if not isinstance(cls, type):
-        return [name]
+    """Return expressions that construct a class; of a configuration with small values first."""
     parameters = read_parameters(cls)
     chosen = {key: candidates(key, parameters[key].annotation)[0] for key in list_required(parameters)}
     needed = {key: text for key, text in chosen.items() if text != BLOCK}
@@ -276,13 +287,6 @@ def confirm(constructor: Constructor, arguments: Arguments) -> tuple[nn.Module, 
 def read_call(call: Mapping[str, Any]) -> Arguments:
     """Return the arguments of a hint."""
     return Arguments(tuple(call["args"]), tuple((name, text) for name, text in call["kwargs"]))
-
-
-def order_arguments(parameters: Mapping[str, inspect.Parameter], texts: Mapping[str, str]) -> Arguments:
-    """Return arguments by name as a call, in the order of the parameters."""
-    positional = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and n in texts]
-    names = [n for n in parameters if n in texts and n not in positional] + [n for n in texts if n not in parameters]
-    return Arguments(tuple(texts[n] for n in positional), tuple((n, texts[n]) for n in names))
 
 
 def fails_only_on_meta(failure: AttemptError) -> bool:

@@ -19,51 +19,39 @@ from typing import Any, NamedTuple
 import torch
 
 from extract.arguments.constructing import Arguments, Constructor
-from extract.arguments.messages import NAME
-from extract.arguments.probe import MODULE_NAME
-from extract.arguments.trials import AttemptError, attempt
-from extract.arguments.values.inputs import (
-    FIRST,
+from extract.arguments.messages import NAME, join_arguments
+from extract.arguments.trials import MODULE_NAME, AttemptError, attempt
+from extract.arguments.values import (
     FLOAT,
     INDEX,
     MASK,
     POSITIVE,
-    FieldValues,
     Inputs,
     Literal,
     Tensor,
     change_tensors,
+    format_dict,
     is_variadic,
     propose_like_main,
     tensors_in,
     with_value,
 )
-from extract.arguments.values.names import format_dict
 from lemur_core.sandbox.server.foreign import read_traceback
 
 _MAX_SIZE = 32_768  # of one axis; audio is long
 _MAX_RANK = 6
 _FEW = 4  # values of a parameter that has a default, or that nothing names
-_SHARED_PREFIX = 3  # letters
 _NONE = Literal("None")
-_LAYERS = ("nn.Identity()", FIRST, "[nn.Identity()]")
+_FIRST = "lambda x, *_, **__: x"  # a function that returns the first of what it is called with
+_LAYERS = ("nn.Identity()", _FIRST, "[nn.Identity()]")
 _FACTORS = (4, 16, 2)  # by which the last axes grow
 _SIDES = (32, 64, 8, 7, 14, 224, 56, 128)  # of images
 _LENGTHS = (64, 17, 49, 50, 4, 1)  # numbers of tokens
+_SHARED_PREFIX = 3  # letters
 _NEAR_FRAMES = 3  # outer ones compare something else
-_METHOD = "lambda *_, **__: "
 
 Change = dict[str, str]  # other expressions for some arguments of the constructor
 ChangeTensor = Callable[[Tensor], Tensor | None]  # None: as it is
-
-
-class Lack(NamedTuple):
-    """What was read of a value that has no such item or attribute. Args: name: None if unknown. holder: its type."""
-
-    name: str | int | None
-    holder: str
-    is_item: bool
-    is_method: bool
 
 
 @dataclass(frozen=True)
@@ -87,15 +75,15 @@ class FailedCall:
         """The innermost failing line of the block."""
         return self.failure.lines[-1] if self.failure.lines else ""
 
-    @property
-    def main(self) -> Tensor:
-        """The first tensor among the inputs."""
-        return next((t for _, value in self.inputs for t in tensors_in(value)), Tensor((2, 32)))
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """The tensors among the inputs."""
+        return [tensor for _, value in self.inputs for tensor in tensors_in(value)]
 
     @property
-    def sizes(self) -> set[int]:
-        """The sizes of the inputs that are larger than 2."""
-        return {size for _, value in self.inputs for tensor in tensors_in(value) for size in tensor.shape if size > 2}
+    def main(self) -> Tensor:
+        """The first of them."""
+        return self.tensors[0] if self.tensors else Tensor((2, 32))
 
     @cached_property
     def words(self) -> list[str]:
@@ -112,16 +100,6 @@ class FailedCall:
     def texts(self) -> dict[str, str]:
         """The arguments of the constructor, by name."""
         return self.arguments.by_name(self.constructor.parameters)
-
-    def named(self) -> list[str]:
-        """Return the parameters of the constructor that the failing lines or the message name; then what is called."""
-        pairs = map("_".join, itertools.pairwise(NAME.findall(self.text)))  # "an output size" is `output_size`
-        known = [name for name, parameter in self.constructor.parameters.items() if not is_variadic(parameter)]
-        named = [word for word in dict.fromkeys((*self.words, *pairs)) if word in {*known, *self.texts}]
-        if "not callable" in self.text:  # an attribute of a name like that of its parameter
-            called = re.findall(r"(\w+)(?:\[\w+\])?\(", self.line)
-            named += [name for name in known if any(_may_match(name, word) for word in called)]
-        return list(dict.fromkeys(named))
 
     def suspects(self) -> list[str]:
         """Return the inputs, first those that failing lines name, innermost line first, or name an item of."""
@@ -142,19 +120,23 @@ class FailedCall:
         return tuple((name, change_tensors(value, change)) for name, value in self.inputs)
 
 
-def _may_match(name: str, other: str) -> bool:
-    """Return whether an attribute may hold a parameter: one name contains the other, or both start alike."""
-    return name in other or other in name or name[:_SHARED_PREFIX] == other[:_SHARED_PREFIX]
-
-
 # -- sizes -----------------------------------------------------------------------------------------------------------
 
 
 def resize(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
-    """Use the size that a message wants where it states the one that it has, or that is a part or a sum of inputs'."""
+    """Use the size that a message wants where it states the one that it has, or that is a part or a sum of inputs'.
+
+    Where the message does not say which number is which, any two are tried of which one is a size of an input.
+    """
+    sizes = {size for tensor in at.tensors for size in tensor.shape if size > 2}
+    if not stated.groupdict():
+        for have in dict.fromkeys(number for number in at.numbers if number in sizes):
+            for want in dict.fromkeys(number for number in at.numbers if number != have):
+                yield from _change_sizes(at, have, want)
+        return
     have, want = int(stated["have"]), int(stated["want"])
     yield from _change_sizes(at, have, want)
-    for size in sorted(at.sizes - {have}) if have else ():
+    for size in sorted(sizes - {have}) if have else ():
         wanted, rest = divmod(size * want, have)
         if not rest and not (size % have and have % size):
             yield from _change_sizes(at, size, wanted)
@@ -162,49 +144,39 @@ def resize(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
             yield from _change_sizes(at, size, size + want - have)
 
 
-def use_numbers(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs]:
-    """Use any two numbers of the message, one of which is a size of an input."""
-    for have in dict.fromkeys(n for n in at.numbers if n in at.sizes):
-        for want in dict.fromkeys(n for n in at.numbers if n != have):
-            yield from _change_sizes(at, have, want)
+def other_sizes(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
+    """Use one shape for all, as of a prediction and its target, or other numbers of pixels and tokens.
 
-
-def grow(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs]:
-    """Enlarge the last axes where they are too small for a kernel or a pool: a window of audio is very long."""
+    What is too small for a kernel or a pool grows first: a window of audio is very long.
+    """
+    if "alike" in stated.groupdict():
+        yield at.all_with(lambda _: Tensor(at.main.shape))
+        return
     far = 2 * max(at.numbers, default=0) // max(at.main.shape[-1:], default=1)
-    for factor in (far, *_FACTORS) if far > 64 else _FACTORS:
-        for axes in (1, 2):
+    factors = (far, *_FACTORS) if far > 64 else _FACTORS
+    for factor, axes in itertools.product(factors, (1, 2)) if stated.groupdict() else ():
 
-            def enlarge(tensor: Tensor, axes: int = axes, factor: int = factor) -> Tensor | None:
-                kept, grown = tensor.shape[:-axes], [size * factor for size in tensor.shape[-axes:]]
-                return tensor.with_shape((*kept, *grown)) if len(kept) >= axes and max(grown) <= _MAX_SIZE else None
+        def enlarge(tensor: Tensor, axes: int = axes, factor: int = factor) -> Tensor | None:
+            kept, grown = tensor.shape[:-axes], [size * factor for size in tensor.shape[-axes:]]
+            return tensor.with_shape((*kept, *grown)) if len(kept) >= axes and max(grown) <= _MAX_SIZE else None
 
-            yield at.all_with(enlarge)
-
-
-def other_sizes(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs]:
-    """Use other numbers of pixels and tokens."""
+        yield at.all_with(enlarge)
     for side in _SIDES:
         yield at.all_with(lambda t, n=side: _resize_axis(t, -1, n) if t.is_image else None)  # type: ignore[misc]
     for count in _LENGTHS:
         yield at.all_with(lambda t, n=count: _resize_axis(t, 1, n) if len(t.shape) == 3 else None)  # type: ignore[misc]
 
 
-def make_alike(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs]:
-    """Give all tensors the shape of the first, as a prediction and its target have."""
-    yield at.all_with(lambda _: Tensor(at.main.shape))
-
-
 def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
-    """Replace every size `have` with `want`: in all inputs together, then in each."""
+    """Replace every size `have` with `want`: in all inputs together, then in each; at last in one side of images."""
     if have == want or not 0 < want <= _MAX_SIZE:
         return
     # Channels first, then the last dimensions, then the batch.
-    for axis in (1, -1, -2, 2, 0):
+    for axis, square in ((1, True), (-1, True), (-2, True), (2, True), (0, True), (-1, False), (-2, False)):
 
-        def change(tensor: Tensor, axis: int = axis) -> Tensor | None:
+        def change(tensor: Tensor, axis: int = axis, square: bool = square) -> Tensor | None:
             has = -len(tensor.shape) <= axis < len(tensor.shape) and tensor.shape[axis] == have
-            return _resize_axis(tensor, axis, want) if has else None
+            return _resize_axis(tensor, axis, want, square=square) if has and (square or tensor.is_image) else None
 
         everywhere = at.all_with(change)
         yield everywhere
@@ -216,11 +188,11 @@ def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
         )
 
 
-def _resize_axis(tensor: Tensor, axis: int, size: int) -> Tensor:
-    """Return a tensor with another size on one axis; images stay square."""
+def _resize_axis(tensor: Tensor, axis: int, size: int, *, square: bool = True) -> Tensor:
+    """Return a tensor with another size on one axis. Args: square: images stay square."""
     shape = list(tensor.shape)
     shape[axis] = size
-    if len(shape) in (4, 5) and axis % len(shape) >= len(shape) - 2:
+    if square and len(shape) in (4, 5) and axis % len(shape) >= len(shape) - 2:
         shape[-1] = shape[-2] = size
     return tensor.with_shape(shape)
 
@@ -234,18 +206,15 @@ def change_ranks(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
     if "most" in numbers:
         yield from at.each_with(partial(_change_rank, rank=numbers["most"] + 1))
         yield from at.each_with(lambda tensor: tensor.with_shape((*tensor.shape, 1)))
-    elif "have" in numbers:
-        more = numbers["want"] - numbers["have"]
-        yield from at.each_with(partial(_shift_rank, more=more))
-        yield at.all_with(partial(_shift_rank, more=more))
-        yield from at.each_with(partial(_shift_rank, more=-more))
-    else:
-        yield from at.each_with(partial(_change_rank, rank=numbers["want"]))
-        yield at.all_with(partial(_change_rank, rank=numbers["want"]))
+        return
+    more = numbers["want"] - numbers.get("have", 0)
 
+    def change(tensor: Tensor, sign: int = 1) -> Tensor | None:
+        return _change_rank(tensor, sign * more + (len(tensor.shape) if "have" in numbers else 0))
 
-def _shift_rank(tensor: Tensor, more: int) -> Tensor | None:
-    return _change_rank(tensor, len(tensor.shape) + more)
+    yield from at.each_with(change)
+    yield at.all_with(change)
+    yield from at.each_with(partial(change, sign=-1))
 
 
 def _change_rank(tensor: Tensor, rank: int) -> Tensor | None:
@@ -286,23 +255,31 @@ def add_input(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs]:
 
 # -- values that are read by name ------------------------------------------------------------------------------------
 
-_INDEXED = re.compile(
-    r"'([\w.]+)' object is not subscript|argument of type '(\w+)' is not|^(\w+) ind\w+ must be integers"
-)
+
+class Lack(NamedTuple):
+    """What was read of a value that has no such item or attribute. Args: name: None if unknown. holder: its type."""
+
+    name: str | int | None
+    holder: str
+    is_item: bool
+    is_method: bool = False
 
 
 def find_lack(cause: BaseException, line: str) -> Lack | None:
     """Return what an error says that a value lacks. Args: line: that failed."""
-    if isinstance(cause, KeyError) and cause.args and isinstance(cause.args[0], str | int) and "(" not in str(cause):
-        return Lack(cause.args[0], "dict", True, False)
+    text = str(cause)
+    if isinstance(cause, KeyError) and cause.args and isinstance(cause.args[0], str | int) and "(" not in text:
+        return Lack(cause.args[0], "dict", True)
     if isinstance(cause, AttributeError) and cause.name and cause.name.isidentifier():
         return Lack(cause.name, type(cause.obj).__name__, False, f".{cause.name}(" in line)
-    match = _INDEXED.search(str(cause)) if isinstance(cause, TypeError) else None
-    if match is not None:
-        return Lack(None, (match[1] or match[2] or match[3]).replace("string", "str"), True, False)
-    text = str(cause)  # a tensor takes a text for indices, and says so in several ways
+    indexed = re.search(
+        r"'([\w.]+)' object is not subscript|argument of type '(\w+)' is not|^(\w+) ind\w+ must be integers", text
+    )
+    if isinstance(cause, TypeError) and indexed is not None:
+        return Lack(None, (indexed[1] or indexed[2] or indexed[3]).replace("string", "str"), True)
+    # A tensor takes a text for indices, and says so in several ways.
     is_text = re.search(r"too many indices|only integers, slices|invalid data type 'str'", text)
-    return Lack(None, "Tensor", True, False) if is_text and re.search(r"\[f?[\"']", line) else None
+    return Lack(None, "Tensor", True) if is_text and re.search(r"\[f?[\"']", line) else None
 
 
 def add_read(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs | Change]:
@@ -311,43 +288,36 @@ def add_read(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs | Change]:
     if lack is None:
         return
     values = dict(at.inputs)
+    keys = [lack.name] if lack.name is not None else re.findall(r"\[['\"](\w+)['\"]\]", at.line)
     held = [name for name in (*at.texts, *values) if re.search(rf"\b{name}\b", at.line)]
     for name in [name for name in held if name in values] or list(values)[:1]:
-        value = values[name]
-        record = value if isinstance(value, FieldValues) else FieldValues(by_key=False)
-        if lack.name is None:
-            yield with_value(at.inputs, name, replace(record, by_key=True))
-        elif isinstance(lack.name, str):
-            fresh = Literal(FIRST) if lack.is_method else propose_like_main(lack.name, at.main, loss=at.loss)[0]
-            fields = tuple((key, old) for key, old in record.fields if key != lack.name)
-            ways = record.by_key or lack.is_item, record.by_attribute or not lack.is_item
-            yield with_value(at.inputs, name, FieldValues((*fields, (lack.name, fresh)), *ways))
+        fresh = {key: propose_like_main(str(key), at.main, loss=at.loss)[0].expression() for key in keys}
+        fresh = dict.fromkeys(fresh, _FIRST) if lack.is_method else fresh
+        items = _read_items(values[name].expression()) | fresh
+        text = format_dict(items) if lack.is_item else f"types.SimpleNamespace({join_arguments([], items)})"
+        yield with_value(at.inputs, name, Literal(text))
     for name in [name for name in held if name in at.texts] or list(at.texts):
+        text = at.texts[name]
         try:
-            holder = type(attempt(partial(at.constructor.names.value, at.texts[name]))).__name__
+            holder = type(attempt(partial(at.constructor.names.value, text))).__name__
         except AttemptError:  # the expression of a class that fails itself
             continue
         if holder == lack.holder:
-            yield {name: _add_read(at.texts[name], lack, at)}
+            method = "lambda *_, **__: " if lack.is_method else ""
+            inside = format_dict(_read_items(text) | {key: f"{method}{at.constructor.plain(str(key))}" for key in keys})
+            is_stub = not lack.is_item or text.startswith("type(")
+            changed = f"type('Stub', (nn.Identity,), {inside})()" if is_stub else inside
+            yield {name: changed if keys else f"[{text}, {text}]"}
 
 
-def _add_read(text: str, lack: Lack, at: FailedCall) -> str:
-    """Return the expression of a value with what it lacks: a list of two, a dict, or an object with attributes.
-
-    {'width': 32}      type('Stub', (nn.Identity,), {'width': 32, 'count': lambda *_, **__: 32})()
-    """
-    keys = [lack.name] if lack.name is not None else re.findall(r"\[['\"](\w+)['\"]\]", at.line)
-    if not keys:
-        return f"[{text}, {text}]"
-    method = _METHOD if lack.is_method else ""
-    items = {key: f"{method}{at.constructor.plain(str(key))}" for key in keys}
+def _read_items(text: str) -> dict[Any, str]:
+    """Return the items of the dict in an expression, or the attributes of a namespace."""
     node = ast.parse(text, mode="eval").body
-    is_stub = isinstance(node, ast.Call) and isinstance(node.func, ast.Call) and len(node.func.args) == 3
-    held = node.func.args[2] if is_stub else node  # type: ignore[attr-defined]
-    pairs = zip(held.keys, held.values, strict=True) if isinstance(held, ast.Dict) else ()
-    known = {key.value: ast.unparse(value) for key, value in pairs if isinstance(key, ast.Constant)}
-    inside = format_dict({**known, **items})
-    return f"type('Stub', (nn.Identity,), {inside})()" if is_stub or not lack.is_item else inside
+    if isinstance(node, ast.Call) and text.startswith("types."):
+        return {item.arg: ast.unparse(item.value) for item in node.keywords}
+    held = [item for item in ast.walk(node) if isinstance(item, ast.Dict)]
+    pairs = zip(held[0].keys, held[0].values, strict=True) if held else ()
+    return {key.value: ast.unparse(value) for key, value in pairs if isinstance(key, ast.Constant)}
 
 
 # -- the constructor -------------------------------------------------------------------------------------------------
@@ -358,19 +328,34 @@ def choose_other(at: FailedCall, _: re.Match[str]) -> Iterator[Change]:
 
     What a base class requires of `**kwargs` is added first.
     """
-    constructor, named = at.constructor, at.named()
+    constructor = at.constructor
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in constructor.parameters.values()):
         quoted = dict.fromkeys(re.findall(r"['\"`](\w+)['\"`]", at.text))
         yield {
             name: constructor.choices(name)[0] for name in quoted if name not in {*constructor.parameters, *at.texts}
         }
+    pairs = map("_".join, itertools.pairwise(NAME.findall(at.text)))  # "an output size" is `output_size`
+    takes = {name for name, parameter in constructor.parameters.items() if not is_variadic(parameter)} | {*at.texts}
+    named = [word for word in dict.fromkeys((*at.words, *pairs)) if word in takes]
+    if "must be a mapping" in at.text:
+        yield from ({name: "{}"} for name in re.findall(r"\*\*(\w+)", at.line) if name in takes)
+    if "not callable" in at.text:  # an attribute of a name like that of its parameter
+        called = re.findall(r"(\w+)(?:\[\w+\])?\(", at.line)
+        named += [
+            name for name in constructor.parameters if name in takes and any(_match(name, word) for word in called)
+        ]
     known = {*constructor.required, *at.texts}
-    for name in sorted(named, key=lambda name: name not in known):
+    for name in sorted(dict.fromkeys(named), key=lambda name: name not in known):
         texts = constructor.choices(name)[: None if name in known else _FEW]
         texts = (*_LAYERS, *texts) if "not callable" in at.text else texts
         yield from ({name: text} for text in texts)
-    for name in (*constructor.companions, *constructor.required):
+    for name in (*constructor.accepted, *constructor.required):
         yield from ({name: text} for text in constructor.choices(name)[:_FEW] if name in known)
+
+
+def _match(name: str, other: str) -> bool:
+    """Return whether an attribute may hold a parameter: one name contains the other, or both start alike."""
+    return name in other or other in name or name[:_SHARED_PREFIX] == other[:_SHARED_PREFIX]
 
 
 # -- comparisons that failed ------------------------------------------------------------------------------------------
@@ -398,7 +383,14 @@ def read_compared_numbers(trace: TracebackType | None) -> list[tuple[int, int, s
         trace = trace.tb_next
     pairs: list[tuple[int, int, str]] = []
     for frame, line in reversed(frames[-_NEAR_FRAMES:]):
-        for test in _find_comparisons("".join(linecache.getlines(frame.f_code.co_filename)), line):
+        tests = [
+            node
+            for node in _list_tests("".join(linecache.getlines(frame.f_code.co_filename)))
+            if node.lineno <= line <= (node.end_lineno or node.lineno)
+        ]
+        innermost = max(tests, key=lambda node: node.lineno, default=ast.Pass())
+        tested = innermost.test if isinstance(innermost, ast.Assert | ast.If) else innermost
+        for test in [node for node in ast.walk(tested) if isinstance(node, ast.Compare)]:
             for left, right in itertools.pairwise([test.left, *test.comparators]):
                 for one, other in ((left, right), (right, left)):
                     values = [_integers(node, frame.f_globals, frame.f_locals) for node in (one, other)]
@@ -416,16 +408,9 @@ def _rank_variable(node: ast.expr) -> str:
     return (match[1] or match[3]) if match else ""
 
 
-def _find_comparisons(text: str, line: int) -> list[ast.Compare]:
-    """Return the comparisons of an assertion, or of the `if` around a raise."""
-    around = [node for node in _list_tests(text) if node.lineno <= line <= (node.end_lineno or node.lineno)]
-    innermost = max(around, key=lambda node: node.lineno, default=None)
-    tested = innermost.test if isinstance(innermost, ast.Assert | ast.If) else innermost
-    return [node for node in ast.walk(tested) if isinstance(node, ast.Compare)] if tested is not None else []
-
-
 @lru_cache(maxsize=4)
 def _list_tests(text: str) -> list[ast.stmt]:
+    """Return the assertions, conditions around a raise, and expressions of a file."""
     return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assert | ast.If | ast.Expr)]
 
 
@@ -457,11 +442,11 @@ EDITS: tuple[Edit, ...] = (
     Edit(r"normalized_shape=\[(?P<want>\d+)\].*of size ?(?:torch\.Size\()?\[(?:\d+, )*(?P<have>\d+)\]", resize),
     Edit(r"[Ee]xpected (?:size )?(?P<want>\d+),? (?:but )?got:? (?:size )?(?P<have>\d+)", resize),
     Edit(r"tensor to be: \[\d+, (?P<have>\d+)\] but got: \[\d+, (?P<want>\d+)\]", resize),
-    Edit(r"too (small|short)|can't be greater|should be less than|at least|must be (greater|larger)|is empty", grow),
     Edit(
-        r"no attribute|^'?\w+'?$|subscript|indices must be|too many indices|only integers, slices|invalid data",
-        add_read,
+        r"(?P<grows>too (small|short)|can't be greater|should be less than|at least|must be (greater|larger)|is empty)",
+        other_sizes,
     ),
+    Edit(r"no attribute|^'?\w+'?$|subscript|indices must be|too many indices|only integers|invalid data", add_read),
     Edit(r"input\.dim\(\) = (?P<have>\d+) is not equal to len\(dims\) = (?P<want>\d+)", change_ranks),
     Edit(r"in the equation \((?P<want>\d+)\) does not match the number of dimensions \((?P<have>\d+)\)", change_ranks),
     Edit(r"same number of dimensions: got (?P<have>\d+) and (?P<want>\d+)", change_ranks),
@@ -471,14 +456,14 @@ EDITS: tuple[Edit, ...] = (
     Edit(r"(?:but got |for tensor of dimension )(?P<most>\d+)(?:\)|$)", change_ranks),
     Edit(r"(?P<want>\d)-?D\b(?!.* got .*\d-?D)", change_ranks),
     Edit(r"(?P<want>\d)-?D\b", change_ranks),
-    Edit(r"does not match the shape of|must match the size of tensor|with a bool tensor is not", make_alike),
+    Edit(r"(?P<alike>does not match the shape of|must match the size of tensor|with a bool tensor is)", other_sizes),
     Edit(r"None|missing|must be (specified|provided|given|set)|required|expected|assert", add_input),
     Edit(r"long|int64|indices|one_hot|integer|'index'|int |Long", partial(change_kind, kind=INDEX)),
     Edit(r"[Ff]loat|dtype|complex", partial(change_kind, kind=FLOAT)),
     Edit(r"bool|mask|byte", partial(change_kind, kind=MASK)),
     Edit(r"between 0 and 1|>= ?0|NaN|index out of range|out of bounds", partial(change_kind, kind=POSITIVE)),
     Edit(r"assert|if|raise", compare),
-    Edit(r"\d", use_numbers),
+    Edit(r"\d", resize),
     Edit(r"", other_sizes),
     Edit(r"", choose_other),
 )

@@ -17,18 +17,17 @@ from torch import nn
 
 from extract.arguments.constructing import META_SHAPES, Arguments, Constructed, Constructor, fails_only_on_meta
 from extract.arguments.edits import FailedCall, list_edits
-from extract.arguments.messages import join_arguments
+from extract.arguments.messages import RECORD, join_arguments
 from extract.arguments.trials import SEED, AttemptError, BlockNamespace, attempt, counting_work, seed_all
-from extract.arguments.values.inputs import (
-    RECORD,
+from extract.arguments.values import (
     Inputs,
     change_nested,
     flatten,
     is_loss,
+    list_compared,
     list_first_inputs,
     tensors_in,
 )
-from extract.arguments.values.names import list_compared
 
 _MAX_TRIES = 70  # from one start
 _OTHER_TURNS = 4  # of so many tries, one has another module where inputs may be wrong, too
@@ -119,7 +118,10 @@ class Search:
             state = next(fresh, None) if turn % 3 == 0 or not heap else None
             queue = others if others and (not heap or turn % _OTHER_TURNS == 1) else heap
             state = heapq.heappop(queue)[2] if state is None and queue else state
-            if state is None or idle > self._patience or self._is_spent():
+            budget = self.constructor.budget
+            if state is None or idle > self._patience or min(budget.forwards, budget.constructions) <= 0:
+                return
+            if budget.late():
                 return
             if state[:2] in self._seen:
                 continue
@@ -143,17 +145,13 @@ class Search:
             idle = 0 if further else idle + 1
             if further:
                 self._furthest, self.best = rank, built or self.best
-                text = call_text(called) if called is not None else _init_text(state.arguments)
-                self.best_failure = failure, text
+                init = join_arguments(state.arguments.args, dict(state.arguments.kwargs))[:160]
+                self.best_failure = failure, call_text(called) if called is not None else init
                 if built is not None and state.arguments != current:
                     fresh, current = self._list_starts(state), state.arguments
             for item in self._edit(state, failure, built):
                 constructs = built is not None and item.arguments != state.arguments
                 heapq.heappush(others if constructs else heap, (rank, next(counter), item))
-
-    def _is_spent(self) -> bool:
-        budget = self.constructor.budget
-        return budget.forwards <= 0 or budget.constructions <= 0 or budget.late()
 
     def _edit(self, state: State, failure: AttemptError, built: Constructed | None) -> Iterator[State]:
         """Yield other calls to try after a failure."""
@@ -162,7 +160,7 @@ class Search:
         loss = is_loss(parameters, self.constructor.cls.__name__)
         at = FailedCall(failure, self.constructor, state.arguments, inputs, parameters, loss)
         counts = Counter[type]()
-        for name, item in list_edits(at):
+        for name, item in dict.fromkeys(list_edits(at)):
             if counts[type(item)] < _MAX_EDITS and (self._only is None or not isinstance(item, Arguments)):
                 if isinstance(item, Arguments):
                     fresh = State(item, state.inputs, (*state.way, name))
@@ -187,15 +185,16 @@ class Search:
 
     def _try(self, state: State) -> tuple[AttemptError | None, ForwardCall | None]:
         """Try a call. Returns: why it failed, or None; and the call of forward, unless there is none."""
+        called = None
         try:
             built = self._construct(state.arguments)
-        except AttemptError as refused:
-            return refused, None
-        if state.inputs is None:
-            return None, None
-        given = state.inputs
-        called = given if isinstance(given, ForwardCall) else as_call(given, forward_parameters(built.module))
-        return self._run(built, called), called
+            given = state.inputs
+            if given is not None:
+                called = given if isinstance(given, ForwardCall) else as_call(given, forward_parameters(built.module))
+                self._run(built, called)
+        except AttemptError as failure:
+            return failure, called
+        return None, called
 
     def _construct(self, arguments: Arguments) -> Constructed:
         if arguments in self._refused:
@@ -215,25 +214,21 @@ class Search:
                 budget.seconds += min(time.process_time() - started, budget.seconds)
         return self._built[arguments]
 
-    def _run(self, built: Constructed, called: ForwardCall) -> AttemptError | None:
+    def _run(self, built: Constructed, called: ForwardCall) -> None:
         self.constructor.budget.forwards -= 1
         names = self.constructor.names
-        try:
+        with counting_work() as counted:
             try:
-                with counting_work() as counted:
-                    run(built.module, called, names, on_meta=built.on_meta, seconds=_SECONDS)
+                run(built.module, called, names, on_meta=built.on_meta, seconds=_SECONDS)
             except AttemptError as failure:
                 if not built.on_meta or not (fails_only_on_meta(failure) or _VAGUE in str(failure)):
                     raise
                 # Real tensors: the failure is due to meta tensors and not to the call, or its message lacks the sizes.
                 built = self._built[built.arguments] = self.constructor.make(built.arguments, real=True)
                 built.module.eval()
-                with counting_work() as counted:
-                    run(built.module, called, names, seconds=_SECONDS)
-        except AttemptError as failure:
-            return failure
+                counted[0] = 0
+                run(built.module, called, names, seconds=_SECONDS)
         self.work = counted[0]
-        return None
 
 
 #: A convolution of other channels, on meta tensors. Its message on the CPU says how many channels it expects.
@@ -336,7 +331,3 @@ def as_call(inputs: Inputs, parameters: Mapping[str, inspect.Parameter] | None =
 def call_text(called: ForwardCall) -> str:
     """Return the arguments of a call in one line."""
     return join_arguments(called.args, dict(called.kwargs)).replace(RECORD, "Record")[:200] or "no arguments"
-
-
-def _init_text(arguments: Arguments) -> str:
-    return join_arguments(arguments.args, dict(arguments.kwargs))[:160]

@@ -10,6 +10,13 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 
 MOST_CHARACTERS = 16_000  # of one argument
 
+#: A class of dicts whose items are attributes, too, as those of a batch of graphs. What is missing is an
+#: AttributeError, so that `hasattr` and copies work.
+RECORD = (
+    "type('Record', (dict,), {'__getattr__': lambda self, key: "
+    "self[key] if key in self else object.__getattribute__(self, key), '__setattr__': dict.__setitem__})"
+)
+
 #: The rate of dropout where models or defaults have none.
 RAISED_RATE = "0.1"
 ZERO_RATES = ("0", "0.0")
@@ -70,7 +77,7 @@ class BlockUses(BlockRun):
 
     Args:
         sizes: the tensor shapes of each further call.
-        others: constructor and forward calls in the corpus, as `extract.arguments.hints.Hints` states them.
+        others: constructor and forward calls in the corpus, as `extract.arguments.hints.HintFinder` states them.
         backward: run backward with further arguments, too.
         sets: further arguments that work.
         graphs: record its graphs, too.
@@ -172,7 +179,7 @@ def make_uses(run: BlockRun, observed: Mapping[str, Any], hints: Mapping[str, An
 
     Args:
         observed: an `Observed` record of the call in `run`.
-        hints: calls found in the corpus, in the format of `extract.arguments.hints.Hints.to_json`.
+        hints: calls found in the corpus, in the format of `extract.arguments.hints.HintFinder.hints_for`.
     """
     others = {name: hints.get(name, []) for name in ("init", "forward")}
     own = {companion["name"] for companion in run.companions}

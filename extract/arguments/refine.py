@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from extract.arguments.constructing import Arguments, Constructed, Constructor
 from extract.arguments.forwarding import ForwardCall, run
@@ -34,62 +34,10 @@ _MOST_DOUBLED = 512  # pixels of an image; the side of one with more is halved
 _LEAST_SIDE, _MOST_SIDE, _MOST_TOKENS = 8, 64, 256  # that are halved, changed at all, and doubled
 _CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint", "empty"})
 
-Runs = Callable[[Arguments, ForwardCall], bool]
-Call = TypeVar("Call", Arguments, ForwardCall)
+Call = TypeVar("Call", bound=Arguments)
 
 
-def refine(
-    constructor: Constructor, built: Constructed, called: ForwardCall, work: int
-) -> tuple[Constructed, ForwardCall] | None:
-    """Return a module and a call with sizes of their own, and smaller ones if it is large; None if nothing changed.
-
-    Args: work: the multiply-adds of the call.
-    """
-    latest, total = built, 0
-
-    def runs(arguments: Arguments, changed: ForwardCall) -> bool:
-        nonlocal latest, work, total
-        if total > _MAX_WORK:
-            return False
-        with counting_work() as counted:
-            try:
-                module = latest if arguments == latest.arguments else constructor.make(arguments)
-                module.module.eval()
-                run(module.module, changed, constructor.names, on_meta=module.on_meta)
-            except AttemptError:
-                return False
-            finally:
-                total += 0 if latest.on_meta else counted[0]
-        latest, work = module, counted[0]
-        return True
-
-    def is_large() -> bool:
-        return latest.size > _LARGE or work > _SLOW
-
-    first = calls = WorkingCalls(built.arguments, called)
-    refiner = Refiner(runs)
-    if is_large():
-        calls = refiner.shrink(calls.with_defaults(constructor.parameters), is_large).without_defaults(
-            constructor.parameters
-        )
-    if called.guessed and not is_large():
-        calls = refiner.separate(calls, widths=not constructor.is_stated(built.arguments))
-        calls = refiner.widen(calls)
-    elif not is_large():
-        calls = refiner.separate_space(calls)
-    if not is_large():
-        calls = refiner.raise_rates(calls, constructor.parameters)
-    if calls.texts == first.texts:
-        return None
-    try:
-        module = latest if calls.arguments == latest.arguments else constructor.make(calls.arguments)
-    except AttemptError:
-        return None
-    return module, calls.called
-
-
-@dataclass(frozen=True, slots=True)
-class SizePlace:
+class SizePlace(NamedTuple):
     """An integer of an expression: a size of a tensor, or a plain argument.
 
     Args: text: the number of the expression. start, end: its place there. axis: rank and axis in a tensor, or None.
@@ -100,6 +48,17 @@ class SizePlace:
     end: int
     value: int
     axis: tuple[int, int] | None
+
+    @property
+    def is_channels(self) -> bool:
+        """Whether it is the usual axis of the channels."""
+        rank, axis = self.axis or (0, 0)
+        return axis == (rank - 1 if rank == 3 else 1)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is a number of samples."""
+        return self.axis is not None and self.axis[1] == 0 and self.value < _SMALLEST
 
 
 @dataclass(slots=True)
@@ -116,19 +75,18 @@ class WorkingCalls:
     @property
     def texts(self) -> list[str]:
         """The expressions of both calls."""
-        first, second = self.arguments, self.called
-        return [*first.args, *(t for _, t in first.kwargs), *second.args, *(t for _, t in second.kwargs)]
+        return [*self.arguments.texts, *self.called.texts]
 
     @property
     def inputs(self) -> list[SizePlace]:
         """The sizes of the tensors that forward is given."""
-        first = len(self.arguments.args) + len(self.arguments.kwargs)
+        first = len(self.arguments.texts)
         return [size for size in self.sizes if size.text >= first and size.axis is not None]
 
     @property
     def widths(self) -> list[SizePlace]:
         """The integers that the constructor is given."""
-        first = len(self.arguments.args) + len(self.arguments.kwargs)
+        first = len(self.arguments.texts)
         return [size for size in self.sizes if size.text < first]
 
     def change(self, values: Mapping[SizePlace, int]) -> "WorkingCalls":
@@ -152,17 +110,36 @@ class WorkingCalls:
             for name, parameter in parameters.items()
             if name not in known and parameter.kind is not parameter.POSITIONAL_ONLY and _is_size(parameter.default)
         )
-        return WorkingCalls(Arguments(self.arguments.args, (*self.arguments.kwargs, *more)), self.called)
+        return WorkingCalls(replace(self.arguments, kwargs=(*self.arguments.kwargs, *more)), self.called)
 
     def without_defaults(self, parameters: Mapping[str, inspect.Parameter]) -> "WorkingCalls":
         """Return the calls without arguments of the constructor that are its defaults."""
         defaults = {name: repr(parameter.default) for name, parameter in parameters.items()}
         kept = tuple((name, text) for name, text in self.arguments.kwargs if defaults.get(name) != text)
-        return WorkingCalls(Arguments(self.arguments.args, kept), self.called)
+        return WorkingCalls(replace(self.arguments, kwargs=kept), self.called)
 
 
 def _is_size(value: object) -> bool:
     return type(value) is int or (isinstance(value, tuple | list) and bool(value) and all(map(_is_size, value)))
+
+
+def read_sizes(number: int, text: str) -> Iterator[SizePlace]:
+    """Yield the sizes of the tensors that an expression creates, and its other integers; none of several lines."""
+    if "\n" in text or not text.isascii():
+        return  # the parser counts bytes of a line
+    waiting: list[tuple[ast.AST, tuple[int, int] | None]] = [(ast.parse(text, mode="eval").body, None)]
+    while waiting:
+        node, axis = waiting.pop(0)
+        if isinstance(node, ast.Constant):
+            if type(node.value) is int and node.end_col_offset is not None:
+                yield SizePlace(number, node.col_offset, node.end_col_offset, node.value, axis)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CREATORS:
+            listed = [item.elts for item in node.args if isinstance(item, ast.Tuple | ast.List)]
+            shape = listed[0] if listed else node.args
+            sizes = [(item, (len(shape), place)) for place, item in enumerate(shape)]
+            waiting[:0] = [(item, at) for item, at in sizes if isinstance(item, ast.Constant)]
+        else:
+            waiting += [(child, None) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Dict)]
 
 
 def vary(calls: WorkingCalls) -> Iterator[ForwardCall]:
@@ -181,34 +158,57 @@ def vary(calls: WorkingCalls) -> Iterator[ForwardCall]:
     yield from (calls.change(values).called for values in (other, samples) if values)
 
 
-def read_sizes(number: int, text: str) -> Iterator[SizePlace]:
-    """Yield the sizes of the tensors that an expression creates, and its other integers; none of several lines."""
-    if "\n" in text or not text.isascii():
-        return  # the parser counts bytes of a line
-    waiting: list[ast.AST] = [ast.parse(text, mode="eval").body]
-    while waiting:
-        node = waiting.pop(0)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CREATORS:
-            listed = [item.elts for item in node.args if isinstance(item, ast.Tuple | ast.List)]
-            shape = listed[0] if listed else node.args
-            for axis, item in enumerate(shape):
-                yield from _read_integer(number, item, (len(shape), axis))
-        elif isinstance(node, ast.Constant):
-            yield from _read_integer(number, node, None)
-        else:
-            waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.Dict)]
+def refine(
+    constructor: Constructor, built: Constructed, called: ForwardCall, work: int
+) -> tuple[Constructed, ForwardCall] | None:
+    """Return a module and a call with sizes of their own, and smaller ones if it is large; None if nothing changed.
 
+    Args: work: the multiply-adds of the call.
+    """
+    latest, total, parameters = built, 0, constructor.parameters
 
-def _read_integer(number: int, node: ast.AST, axis: tuple[int, int] | None) -> Iterator[SizePlace]:
-    if isinstance(node, ast.Constant) and type(node.value) is int and node.end_col_offset is not None:
-        yield SizePlace(number, node.col_offset, node.end_col_offset, node.value, axis)
+    def runs(arguments: Arguments, changed: ForwardCall) -> bool:
+        nonlocal latest, work, total
+        if total > _MAX_WORK:
+            return False
+        with counting_work() as counted:
+            try:
+                module = latest if arguments == latest.arguments else constructor.make(arguments)
+                module.module.eval()
+                run(module.module, changed, constructor.names, on_meta=module.on_meta)
+            except AttemptError:
+                return False
+            finally:
+                total += 0 if latest.on_meta else counted[0]
+        latest, work = module, counted[0]
+        return True
+
+    def is_large() -> bool:
+        return latest.size > _LARGE or work > _SLOW
+
+    first = calls = WorkingCalls(built.arguments, called)
+    refiner = Refiner(runs)
+    if is_large():
+        calls = refiner.shrink(calls.with_defaults(parameters), is_large).without_defaults(parameters)
+    if not is_large() and called.guessed:
+        calls = refiner.widen(refiner.separate(calls, widths=not constructor.is_stated(built.arguments)))
+    elif not is_large():
+        calls = refiner.separate_space(calls)
+    if not is_large():
+        calls = refiner.raise_rates(calls, parameters)
+    if calls.texts == first.texts:
+        return None
+    try:
+        return latest if calls.arguments == latest.arguments else constructor.make(calls.arguments), calls.called
+    except AttemptError:
+        return None
 
 
 @dataclass(slots=True)
 class Refiner:
     """Change the sizes of calls as long as they run. Args: runs: tries two calls."""
 
-    runs: Runs
+    runs: Callable[[Arguments, ForwardCall], bool]
     tries: int = _MAX_TRIES
 
     def _try(self, calls: WorkingCalls, values: Mapping[SizePlace, int]) -> WorkingCalls | None:
@@ -226,16 +226,14 @@ class Refiner:
         tried = (self._try(calls, dict.fromkeys(group, size)) for size, group in itertools.product(sizes, groups))
         return next((changed for changed in tried if changed is not None), None)
 
-    # -- sizes of their own ----------------------------------------------------------------------------------------
-
     def separate(self, calls: WorkingCalls, *, widths: bool) -> WorkingCalls:
         """Return the calls with sizes that are all different, as far as they run.
 
         Args: widths: also change the integers of the constructor, because they were guessed.
         """
-        if at_once := dict(_propose_all(calls)):
+        if at_once := _propose_all(calls):
             calls = self._try(calls, at_once) or calls
-        for axis in list(dict.fromkeys(size.axis for size in reversed(calls.inputs) if size.axis and size.axis[1])):
+        for axis in _list_axes(calls):
             calls = self._separate_axis(calls, axis)
         for place in range(len(calls.widths)) if widths else ():
             width = calls.widths[place]
@@ -246,16 +244,16 @@ class Refiner:
                 calls = self._move(calls, groups, _choose(width.value, others)[:1]) or calls
         return calls
 
-    def _separate_axis(self, calls: WorkingCalls, axis: tuple[int, int] | None) -> WorkingCalls:
+    def _separate_axis(self, calls: WorkingCalls, axis: tuple[int, int]) -> WorkingCalls:
         for value in dict.fromkeys(size.value for size in calls.inputs if size.axis == axis):
             same = [size for size in calls.inputs if size.axis == axis and size.value == value]
             equal = [size for size in calls.inputs if size.value == value and size not in same]
-            others = [size.value for size in calls.sizes if size not in same and not _is_batch(size)]
+            others = [size.value for size in calls.sizes if size not in same and not size.is_batch]
             # The only axis of a width is that width: a call that ran without it would run by accident.
-            is_width = all(map(_is_channels, same)) and not equal
+            is_width = all(size.is_channels for size in same) and not equal
             if not _collides(value, others) or (is_width and any(size.value == value for size in calls.widths)):
                 continue
-            elsewhere = [size for size in equal if size.axis and axis and size.axis[0] != axis[0]]
+            elsewhere = [size for size in equal if size.axis and size.axis[0] != axis[0]]
             groups = [same, [*same, *elsewhere]] if elsewhere else [same]
             if (changed := self._move(calls, groups, _choose(value, others))) is not None:
                 return changed
@@ -268,38 +266,32 @@ class Refiner:
         """
         sides = [size for size in calls.inputs if size.axis and size.axis[0] in (4, 5) and size.axis[1] > 1]
         axes = {size.axis: size.value for size in sides}
-        several = len({size.axis[0] for size in sides if size.axis}) > 1 or any(
-            axes[size.axis] != size.value for size in sides
-        )
-        if several or len(set(axes.values())) == len(axes):
+        ranks = {size.axis[0] for size in sides if size.axis}
+        if (
+            len(ranks) > 1
+            or any(axes[size.axis] != size.value for size in sides)
+            or len(set(axes.values())) == len(axes)
+        ):
             return calls
         side = min(axes.values())
         # Half as much again keeps the height a multiple of most patches and windows; twice as much, of all of them.
         for step in (side // 2 if side % 2 == 0 else 1, side):
             start, step = (side, step) if side > 1 else (_SPACE, _SPACE // 2)
             fresh = {axis: start + number * step for number, axis in enumerate(axes)}
-            changed = self._try(calls, {size: fresh[size.axis] for size in sides})
-            if changed is not None:
+            if (changed := self._try(calls, {size: fresh[size.axis] for size in sides})) is not None:
                 return changed
         return calls
 
-    # -- nothing that is degenerate --------------------------------------------------------------------------------
-
     def widen(self, calls: WorkingCalls) -> WorkingCalls:
         """Return the calls with at least `_SMALLEST` channels, but for the three of an image."""
+        others = [other.value for other in calls.sizes]
+        fresh = next((n for n in _NEAR[_SMALLEST] if not _collides(n, others)), _SMALLEST)
         for size in calls.inputs:
-            if not _is_channels(size) or size.value >= _SMALLEST or size.value == _OF_IMAGES:
-                continue
-            others = [other.value for other in calls.sizes]
-            fresh = next((n for n in _NEAR[_SMALLEST] if not _collides(n, others)), None)
-            if fresh is None:
-                return calls
-            equal = [other for other in (*calls.widths, *calls.inputs) if other.value == size.value]
-            changed = self._move(
-                calls, ([other for other in equal if other.axis in (None, size.axis)], [size]), [fresh]
-            )
-            if changed is not None:
-                return changed
+            if size.is_channels and size.value < _SMALLEST and size.value != _OF_IMAGES:
+                equal = [other for other in (*calls.widths, *calls.inputs) if other.value == size.value]
+                groups = [other for other in equal if other.axis in (None, size.axis)], [size]
+                if (changed := self._move(calls, groups, [fresh])) is not None:
+                    return changed
         return calls
 
     def raise_rates(self, calls: WorkingCalls, parameters: Mapping[str, inspect.Parameter]) -> WorkingCalls:
@@ -320,56 +312,41 @@ class Refiner:
         raised = WorkingCalls(calls.arguments.with_texts(parameters, texts | rates), calls.called)
         return raised if self.runs(raised.arguments, raised.called) else calls
 
-    # -- smaller calls -----------------------------------------------------------------------------------------------
-
     def shrink(self, calls: WorkingCalls, is_large: Callable[[], bool]) -> WorkingCalls:
         """Return the calls with integers divided, all together and then each value, as long as they run.
 
         Args: is_large: returns whether the calls that ran last are still too large.
         """
+
+        def divide(wanted: int | None, divisor: int) -> WorkingCalls | None:
+            large = [size for size in calls.sizes if size.value >= _LEAST_SHRUNK and not size.is_batch]
+            chosen = [size for size in large if wanted in (None, size.value)]
+            return self._try(calls, {s: max(s.value // divisor, _SMALLEST) for s in chosen}) if chosen else None
+
         for divisor in (4, 2, 2, 2):
-            large = [size for size in calls.sizes if size.value >= _LEAST_SHRUNK and not _is_batch(size)]
-            if is_large() and large:
-                calls = self._try(calls, {size: _divide(size.value, divisor) for size in large}) or calls
+            calls = (divide(None, divisor) if is_large() else None) or calls
         for value in sorted({size.value for size in calls.sizes if size.value >= _LEAST_SHRUNK}, reverse=True):
-            for divisor in (4, 2):
-                same = [size for size in calls.sizes if size.value == value and not _is_batch(size)]
-                if not is_large() or not same:
-                    break
-                changed = self._try(calls, dict.fromkeys(same, _divide(value, divisor)))
-                if changed is not None:
-                    calls = changed
-                    break
+            changed = (divide(value, divisor) for divisor in (4, 2) if is_large())
+            calls = next((item for item in changed if item is not None), calls)
         return calls
 
 
-def _is_channels(size: SizePlace) -> bool:
-    rank, axis = size.axis or (0, 0)
-    return axis == (rank - 1 if rank == 3 else 1)
+def _list_axes(calls: WorkingCalls) -> list[tuple[int, int]]:
+    """Return rank and axis of the sizes of inputs, last ones first, but for their first axes."""
+    return list(dict.fromkeys(size.axis for size in reversed(calls.inputs) if size.axis and size.axis[1]))
 
 
-def _is_batch(size: SizePlace) -> bool:
-    return size.axis is not None and size.axis[1] == 0 and size.value < _SMALLEST
-
-
-def _divide(value: int, divisor: int) -> int:
-    return max(value // divisor, _SMALLEST)
-
-
-def _propose_all(calls: WorkingCalls) -> Iterator[tuple[SizePlace, int]]:
-    """Yield another value for each axis of the inputs whose size another axis or argument has."""
+def _propose_all(calls: WorkingCalls) -> dict[SizePlace, int]:
+    """Return another value for each axis of the inputs whose size another axis or argument has."""
     values = {size: size.value for size in calls.inputs}
-    for axis in list(dict.fromkeys(size.axis for size in reversed(calls.inputs) if size.axis and size.axis[1])):
+    for axis in _list_axes(calls):
         same = [size for size in calls.inputs if size.axis == axis]
-        others = [values.get(size, size.value) for size in calls.sizes if size not in same and not _is_batch(size)]
+        others = [values.get(size, size.value) for size in calls.sizes if size not in same and not size.is_batch]
         # The axis of the channels has the size of an argument, or of another axis of the same rank by accident.
         equal = [size for size in calls.inputs if values[size] == same[0].value and size not in same]
-        if not equal or len({size.value for size in same}) > 1:
-            continue
-        fresh = next(iter(_choose(same[0].value, others)), None)
-        if fresh is not None:
-            values |= dict.fromkeys(same, fresh)
-            yield from ((size, fresh) for size in same)
+        if equal and len({size.value for size in same}) == 1:
+            values |= dict.fromkeys(same, next(iter(_choose(same[0].value, others)), same[0].value))
+    return {size: value for size, value in values.items() if value != size.value}
 
 
 def _collides(value: int, others: Iterable[int]) -> bool:

@@ -7,10 +7,11 @@ import math
 import mimetypes
 import sys
 import types
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +24,26 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from extract.arguments.constructing import TOO_LARGE, Arguments, Constructed, Constructor, confirm
 from extract.arguments.forwarding import ForwardCall, Search, call_text, evaluate, run
 from extract.arguments.messages import CompanionCode
-from extract.arguments.probe import MODULE_NAME, classify_error, hide, load, one_line
+from extract.arguments.observing import describe, describe_case, find_nothing, list_misfits, observe_signs, same
 from extract.arguments.refine import WorkingCalls, refine, vary
 from extract.arguments.trials import (
+    MODULE_NAME,
     SEED,
     AttemptError,
     BlockNamespace,
     TimeBudget,
     attempt,
+    classify_error,
     differentiate,
     draw_state,
+    hide,
     is_finite,
+    load,
+    one_line,
     seed_all,
 )
-from extract.arguments.values.inputs import change_nested, flatten, has_shape, value_text
-from extract.arguments.values.signs import list_misfits, observe_signs
+from extract.arguments.values import change_nested, flatten, has_shape
 
-_MOST_OUTPUTS = 32  # tensors that are described
 _MORE_SEEDS = (1, 2)  # under which a call must work, too
 _OTHER_DRAWS = 1000  # added to a seed
 _MAX_BACKWARD_TRIES = 3  # calls to try until one also runs backward
@@ -63,11 +67,11 @@ def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
     cls, stopped = define(payload)
     if cls is None or payload["goal"] == "executed":
         return {"level": "executed", **stopped} if cls is not None else {"level": "compiled", **stopped}
-    result = _search(cls, payload)
-    if "observe_signs" in result:  # of the call that was chosen, since it takes more runs than to confirm it
+    found = _search(cls, payload)
+    if found.observe is not None:  # of the call that was chosen, since it takes more runs than to confirm it
         with suppress(AttemptError):  # of foreign kinds of tensors
-            result["observed"] |= result["observe_signs"]()
-    return {name: value for name, value in result.items() if name not in ("doubtful", "observe_signs")}
+            found.answer["observed"] |= found.observe()
+    return found.answer
 
 
 def disable_denied() -> None:
@@ -134,86 +138,83 @@ def _load_companion(item: CompanionCode, index: int) -> Any:
     return getattr(module, item["name"], None)
 
 
-def _search(cls: type[nn.Module], payload: dict[str, Any]) -> dict[str, Any]:
-    hints = payload.get("hints") or {}
+@dataclass
+class _Confirmed:
+    """What was observed of one call.
+
+    Attributes:
+        doubtful: it works by accident: others are tried, too, and it counts only if none is better.
+        observe: returns the signs of an accident.
+    """
+
+    answer: dict[str, Any]
+    doubtful: bool = False
+    observe: Callable[[], dict[str, Any]] | None = None
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        return ("executed", "constructed", "forward", "backward").index(self.answer["level"]), not self.doubtful
+
+
+def _search(cls: type[nn.Module], payload: dict[str, Any]) -> _Confirmed:
+    hints, goal = payload.get("hints") or {}, payload["goal"]
     block = vars(sys.modules[MODULE_NAME])
-    names = namespace(block, list(hints.get("companions", ())))
-    others = tuple(
+    others = [
         name
         for name, value in block.items()
-        if isinstance(value, type)
-        and issubclass(value, nn.Module)
-        and value is not cls
-        and value.__module__ == MODULE_NAME
-    )
+        if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == MODULE_NAME
+    ]
     # Where an argument is a class, those that are named as blocks are tried before helpers.
-    blocks = tuple(sorted(others, key=lambda name: not name.lower().endswith(("block", "bottleneck", "layer"))))
+    others.sort(key=lambda name: not name.lower().endswith(("block", "bottleneck", "layer")))
+    blocks = tuple(name for name in others if block[name] is not cls)
+    names = namespace(block, list(hints.get("companions", ())))
     constructor = Constructor(cls, names, hints, TimeBudget(construction=1.0), blocks)
-    goal = payload["goal"]
     search = Search(constructor, forward=goal != "constructed")
-    best: dict[str, Any] | None = None
+    best: _Confirmed | None = None
     for number, (built, called) in enumerate(search.calls(), 1):
         if goal == "constructed":
-            return _start_result(built) | {"kind": None, "error": None}
-        result = _confirm_refined(constructor, built, called, goal, search.work)
-        if result["kind"] == "no_result":
-            search.rejected = result["error"].rpartition("): ")[2]
-        best = result if best is None or _rank(result) > _rank(best) else best
-        enough = number >= _MAX_BACKWARD_TRIES and not best["doubtful"] and best["kind"] != "no_result"
-        if (best["level"] == goal and not best["doubtful"]) or enough or number >= _MAX_DOUBTFUL_TRIES:
+            return _start(built, None, None)
+        found = _confirm_refined(constructor, built, called, goal, search.work)
+        empty = found.answer["kind"] == "no_result"
+        search.rejected = found.answer["error"].rpartition("): ")[2] if empty else None
+        best = found if best is None or found.rank > best.rank else best
+        enough = number >= _MAX_BACKWARD_TRIES and not best.doubtful and best.answer["kind"] != "no_result"
+        if (best.answer["level"] == goal and not best.doubtful) or enough or number >= _MAX_DOUBTFUL_TRIES:
             break
-    if best is not None and best["level"] != "constructed":
+    if best is not None:
         return best
     if search.best_failure is None:
         nothing = {"level": "executed", "kind": "no_arguments", "error": "there are no constructor arguments to try"}
-        return best or (_start_result(search.best) if search.best is not None else nothing)
+        return _start(search.best, "no_inputs", "there are no inputs to try") if search.best else _Confirmed(nothing)
     failure, text = search.best_failure
-    stopped = {"kind": failure.kind, "error": f"({text}): {failure.message}{failure.where()}"}
+    error = f"({text}): {failure.message}{failure.where()}"
     if search.best is None:
-        return {"level": "executed", **stopped, "error": f"{cls.__name__}{stopped['error']}"}
-    return best or (_start_result(search.best) | stopped | {"error": f"forward{stopped['error']}"})
+        return _Confirmed({"level": "executed", "kind": failure.kind, "error": f"{cls.__name__}{error}"})
+    return _start(search.best, failure.kind, f"forward{error}")
+
+
+def _start(built: Constructed, kind: str | None, error: str | None) -> _Confirmed:
+    answer = {"level": "constructed", "kind": kind, "error": error, "arguments": {"init": built.arguments.as_json()}}
+    return _Confirmed({**answer, "observed": describe(built.module)})
 
 
 def _confirm_refined(
     constructor: Constructor, built: Constructed, called: ForwardCall, goal: str, work: int
-) -> dict[str, Any]:
+) -> _Confirmed:
     """Return what was observed of a call, with sizes of their own if it reaches the goal with them.
 
     Args: work: its multiply-adds.
     """
     refined = refine(constructor, built, called, work)
-    if refined is not None:
-        result = _confirm(constructor, *refined, goal)
-        if result["level"] == goal:
-            return result
-    return _confirm(constructor, built, called, goal)
+    found = _confirm(constructor, *refined, goal) if refined is not None else None
+    return found if found is not None and found.answer["level"] == goal else _confirm(constructor, built, called, goal)
 
 
-def _rank(result: dict[str, Any]) -> tuple[int, bool]:
-    return ("constructed", "forward", "backward").index(result["level"]), not result["doubtful"]
-
-
-def _start_result(built: Constructed) -> dict[str, Any]:
-    # A call is doubtful if it works by accident: others are tried, too, and it counts only if none is better.
-    return {
-        "doubtful": False,
-        "level": "constructed",
-        "kind": "no_inputs",
-        "error": "there are no inputs to try",
-        "arguments": {"init": built.arguments.as_json()},
-        "observed": describe(built.module),
-    }
-
-
-def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, goal: str) -> dict[str, Any]:
+def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, goal: str) -> _Confirmed:
     """Run a new module on the CPU with the arguments of the search, and return what was observed."""
     names = constructor.names
-    result = _start_result(built)
     if built.size > TOO_LARGE:
-        return result | {
-            "kind": "too_large",
-            "error": f"{built.size:,} elements of parameters: only its shapes were checked",
-        }
+        return _start(built, "too_large", f"{built.size:,} elements of parameters: only its shapes were checked")
     try:
         # A new module: the search may have changed the state of the one that it tried.
         module, unset = confirm(constructor, built.arguments)
@@ -223,36 +224,33 @@ def _confirm(constructor: Constructor, built: Constructed, called: ForwardCall, 
         # A coin that fell "no" once shows nothing of what the other side does.
         others = [flatten(_run_again(constructor, built, module, called, seed)) for seed in _MORE_SEEDS]
     except AttemptError as failure:
-        return result | {
-            "kind": failure.kind,
-            "error": f"forward({call_text(called)}): {failure.message}{failure.where()}",
-        }
+        return _start(built, failure.kind, f"forward({call_text(called)}): {failure.message}{failure.where()}")
     first = flatten(output)
     # Drawn again: forward may have written to its inputs.
     inputs = _draw_inputs(called, names)
     is_drawn = not any(same(inputs, _draw_inputs(called, names, seed)) for seed in _MORE_SEEDS)
     if problem := find_nothing(module, first, inputs):
-        return result | {"kind": "no_result", "error": f"forward({call_text(called)}): {problem}"}
+        return _start(built, "no_result", f"forward({call_text(called)}): {problem}")
+    found = _start(built, None, None)
+    answer = found.answer
+    answer["level"] = "forward"
+    answer["arguments"]["forward"] = called.as_json()
     misfits = _list_misfits(constructor, built.arguments, called, module)
-    # What somebody wrote is no accident.
-    doubtful = bool(without_batch or (misfits and called.guessed))
-    result |= {"level": "forward", "kind": None, "error": None, "doubtful": doubtful}
-    result["arguments"]["forward"] = called.as_json()
-    observed = result["observed"] | describe(module) | {"cases": [describe_case(called, names, output)]}
-    observed |= {"uninitialized": unset, "misfits": misfits}
-    result["observed"] = observed
-    observed["cases"] += further_cases(module, called, names)
+    cases = [describe_case(called, names, output), *further_cases(module, called, names)]
+    observed = answer["observed"] = describe(module) | {"cases": cases, "uninitialized": unset, "misfits": misfits}
     observed["constant"] = is_drawn and all(same(first, other) for other in others)
     # A call that was recorded in a model whose own arguments were guessed is a guess, too.
     own = [call for call in constructor.hints.get("forward", ()) if call.get("way") in ("call", "recorded")]
-    guessed = called.guessed or not own
-    result["observe_signs"] = functools.partial(_observe_signs, module, called, names, guessed=guessed)
-    result = result if goal == "forward" else _backward(module, called, names, result)
-    _compare_modes(constructor, built, called, result)
+    found.observe = partial(_observe_signs, module, called, names, guessed=called.guessed or not own)
+    # What somebody wrote is no accident.
+    found.doubtful = bool(without_batch or (misfits and called.guessed))
+    if goal != "forward":
+        found.doubtful |= _backward(module, called, names, answer)
+    _compare_modes(constructor, built, called, answer)
     # No parameter takes part, or no mode computes anything: the input has a form that the class passes on.
     passed_on = observed["parameters"] or observed.get("train_differs") is not True
-    result["doubtful"] |= bool(observed["constant"] or (observed.get("identity_in_eval") and passed_on))
-    return result
+    found.doubtful |= bool(observed["constant"] or (observed.get("identity_in_eval") and passed_on))
+    return found
 
 
 def _observe_signs(module: nn.Module, called: ForwardCall, names: BlockNamespace, *, guessed: bool) -> dict[str, Any]:
@@ -265,7 +263,7 @@ def _observe_signs(module: nn.Module, called: ForwardCall, names: BlockNamespace
             args, kwargs = change_nested(list(evaluate(changed, names)), change)
             seed_all()
             with torch.no_grad():
-                return flatten(attempt(functools.partial(module, *args, **kwargs), _CHANGED_SECONDS))
+                return flatten(attempt(partial(module, *args, **kwargs), _CHANGED_SECONDS))
         except (AttemptError, RuntimeError, IndexError):  # of a changed input, too
             return []
 
@@ -310,42 +308,38 @@ def _noting_no_batch() -> Iterator[list[nn.Module]]:
         hook.remove()
 
 
-def _compare_modes(constructor: Constructor, built: Constructed, called: ForwardCall, result: dict[str, Any]) -> None:
+def _compare_modes(constructor: Constructor, built: Constructed, called: ForwardCall, answer: dict[str, Any]) -> None:
     """Observe whether eval mode returns the input, and whether train mode differs from it.
 
     As it is constructed, a module that begins at zero may return its input: its state is drawn at random first, and
     left as it is only where the module does not run so.
     """
-    observed, names = result["observed"], constructor.names
-    for change in (draw_state, None):
-        try:
-            module, _ = confirm(constructor, built.arguments)
-            module.eval()  # a `train` of its own may return nothing, so no call is chained to it
-            if change is not None:
-                change(module)
-            first = flatten(run(module, called, names))
-        except AttemptError:
-            continue
-        if change is not None and not all(map(is_finite, first)):
-            continue
+    observed, names = answer["observed"], constructor.names
+
+    def compare(module: nn.Module, first: list[torch.Tensor]) -> None:
         inputs = _draw_inputs(called, names)
         observed["identity_in_eval"] = bool(inputs and first) and same(first, inputs[:1] * len(first))
-        try:
-            if observed["constant"]:  # as it is constructed
-                observed["constant"] = all(
-                    same(first, flatten(run(module, called, names, seed=seed))) for seed in _MORE_SEEDS
-                )
-            for seed in _MORE_SEEDS if observed["identity_in_eval"] else ():
-                seed_all(seed)
-                inputs = flatten(list(evaluate(called, names)))
-                again = flatten(run(module, called, names, seed=seed, draws=seed + _OTHER_DRAWS))
-                observed["identity_in_eval"] &= same(again, inputs[:1] * len(again))
-            if result["level"] == "backward" and same(first, flatten(run(module, called, names))):
-                module.train()
-                observed["train_differs"] = not same(flatten(run(module, called, names)), first)
-        except AttemptError:  # it works only once, or not in train mode
-            continue
-        return
+        if observed["constant"]:  # as it is constructed
+            others = [flatten(run(module, called, names, seed=seed)) for seed in _MORE_SEEDS]
+            observed["constant"] = all(same(first, other) for other in others)
+        for seed in _MORE_SEEDS if observed["identity_in_eval"] else ():
+            inputs = _draw_inputs(called, names, seed)
+            again = flatten(run(module, called, names, seed=seed, draws=seed + _OTHER_DRAWS))
+            observed["identity_in_eval"] &= same(again, inputs[:1] * len(again))
+        if answer["level"] == "backward" and same(first, flatten(run(module, called, names))):
+            module.train()
+            observed["train_differs"] = not same(flatten(run(module, called, names)), first)
+
+    for drawn in (True, False):
+        with suppress(AttemptError):  # it works only once, or not in train mode
+            module, _ = confirm(constructor, built.arguments)
+            module.eval()  # a `train` of its own may return nothing, so no call is chained to it
+            if drawn:
+                draw_state(module)
+            first = flatten(run(module, called, names))
+            if not drawn or all(map(is_finite, first)):
+                compare(module, first)
+                return
 
 
 def _run_again(constructor: Constructor, built: Constructed, module: nn.Module, called: ForwardCall, seed: int) -> Any:
@@ -363,15 +357,9 @@ def _draw_inputs(called: ForwardCall, names: BlockNamespace, seed: int = SEED) -
     return flatten(list(evaluate(called, names)))
 
 
-def _backward(
-    module: nn.Module,
-    called: ForwardCall,
-    names: BlockNamespace,
-    result: dict[str, Any],
-) -> dict[str, Any]:
-    """Run backward in train mode, or in eval mode if train mode fails."""
-    observed = result["observed"]
-    problem = ""
+def _backward(module: nn.Module, called: ForwardCall, names: BlockNamespace, answer: dict[str, Any]) -> bool:
+    """Run backward in train mode, or in eval mode if train mode fails; return whether what it shows is doubtful."""
+    observed = answer["observed"]
     for mode in (True, False):
         module.train(mode)
         module.zero_grad(set_to_none=True)
@@ -379,22 +367,20 @@ def _backward(
         try:
             output, inputs = _run_with_gradients(module, called, names)
             ran = True
-            reached, wanted = attempt(functools.partial(differentiate, module, output, inputs))
+            reached, wanted = attempt(partial(differentiate, module, output, inputs))
         except AttemptError as failure:
-            problem = problem or f"backward({call_text(called)}): {failure.message}{failure.where()}"
             if mode and not ran:
                 observed["train_error"] = failure.message
-            result |= {
-                "kind": "not_differentiable" if isinstance(failure.cause, ValueError) else failure.kind,
-                "error": problem,
-            }
+            error = f"backward({call_text(called)}): {failure.message}{failure.where()}"
+            answer["kind"] = "not_differentiable" if isinstance(failure.cause, ValueError) else failure.kind
+            answer["error"] = answer["error"] or error
             continue
         gradients = [tensor.grad for tensor in (*nn.Module.parameters(module), *inputs) if tensor.grad is not None]
         zero = not any(bool((g.coalesce().values() if g.is_sparse else g).any()) for g in gradients)
         observed |= {"gradients": reached, "tensors": wanted, "zero_gradients": zero}
-        doubtful = result["doubtful"] or not mode or zero  # train mode failed, or what is masked hides all
-        return result | {"level": "backward", "kind": None, "error": None, "doubtful": doubtful}
-    return result
+        answer |= {"level": "backward", "kind": None, "error": None}
+        return not mode or zero  # train mode failed, or what is masked hides all
+    return False
 
 
 def _run_with_gradients(
@@ -417,57 +403,6 @@ def _run_with_gradients(
     return attempt(action), inputs
 
 
-# -- what a call that works shows ------------------------------------------------------------------------------------
-
-
-def describe(module: nn.Module) -> dict[str, Any]:
-    """Return the numbers of parameters and buffers, and how often each type of layer occurs."""
-    parameters = [p for p in nn.Module.parameters(module) if has_shape(p)]
-    kinds = Counter(type(layer) for layer in module.modules() if layer is not module)
-    names = Counter(kind.__name__ for kind in kinds)
-    layers = Counter[str]()
-    for kind, count in kinds.items():
-        shared = names[kind.__name__] > 1 and kind.__module__ != MODULE_NAME
-        layers[f"{kind.__module__}.{kind.__name__}" if shared else kind.__name__] += count
-    return {
-        "parameters": sum(p.numel() for p in parameters),
-        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
-        "buffers": sum(b.numel() for b in nn.Module.buffers(module) if has_shape(b)),
-        "layers": dict(sorted(layers.items(), key=lambda item: (-item[1], item[0]))),
-    }
-
-
-def describe_case(called: ForwardCall, names: BlockNamespace, output: object) -> dict[str, Any]:
-    """Describe the inputs and outputs of one call."""
-    return {"inputs": describe_inputs(called, names), "outputs": describe_outputs(output)}
-
-
-def describe_inputs(called: ForwardCall, names: BlockNamespace) -> dict[str, str]:
-    """Describe the inputs of a call by argument."""
-    args, kwargs = evaluate(called, names)
-    inputs: dict[str, str] = {}
-    for name, value in [*((f"*{index}", item) for index, item in enumerate(args)), *kwargs.items()]:
-        _list_inputs(name, value, inputs)
-    return inputs
-
-
-def describe_outputs(output: object) -> list[str]:
-    """Describe the tensors of an output, in order."""
-    return [value_text(tensor) for tensor in flatten(output)][:_MOST_OUTPUTS]
-
-
-def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _list_inputs(f"{name}.{key}", item, into)
-    elif isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
-        for index, item in enumerate(value):
-            _list_inputs(f"{name}.{index}", item, into)
-    else:
-        plain = isinstance(value, int | float | None | tuple)
-        into[name] = value if isinstance(value, str) else repr(value)[:40] if plain else value_text(value)
-
-
 def further_cases(module: nn.Module, called: ForwardCall, names: BlockNamespace) -> list[dict[str, Any]]:
     """Return the same call with another number of pixels or tokens, and another batch size, if they work."""
     cases = []
@@ -477,34 +412,3 @@ def further_cases(module: nn.Module, called: ForwardCall, names: BlockNamespace)
         except AttemptError:
             continue
     return cases
-
-
-def same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    """Return whether two outputs are equal; NaN equals NaN."""
-    return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
-        return False
-    if a.layout is not torch.strided:
-        a, b = a.to_dense(), b.to_dense()
-    if not a.is_floating_point() and not a.is_complex():
-        return torch.equal(a, b)
-    is_nan = torch.isnan(a)
-    return torch.equal(is_nan, torch.isnan(b)) and torch.equal(a.masked_fill(is_nan, 0), b.masked_fill(is_nan, 0))
-
-
-def find_nothing(module: nn.Module, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> str | None:
-    """Return why a call that ended well shows nothing of what the class computes; None if it does."""
-    if any(tensor.is_meta for tensor in outputs):
-        return "it returned a tensor without values"
-    filled = [tensor for tensor in outputs if tensor.numel()]
-    if not filled:
-        return "every tensor that it returned is empty"
-    if all(t.is_floating_point() and t.layout is torch.strided and bool(t.isnan().all()) for t in filled):
-        return "every value that it returned is NaN"
-    code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
-    if code is not None and not code.co_filename.endswith(f"{MODULE_NAME}.py") and same(outputs, inputs):
-        return "it returned its input, and no line of the class ran"
-    return None

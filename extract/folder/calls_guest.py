@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from extract.arguments.messages import BlockInPlace, CallRequest
-from extract.arguments.probe import hide, load
 from extract.arguments.search_guest import disable_denied, namespace
-from extract.arguments.trials import AttemptError, attempt, seed_all
-from extract.arguments.values.inputs import flatten
+from extract.arguments.trials import AttemptError, attempt, hide, load, seed_all
+from extract.arguments.values import flatten
 from extract.proofs.equivalence_guest import digest
 from extract.proofs.visit_guest import exercise
 from lemur_core.sandbox.server.foreign import one_line

@@ -24,7 +24,7 @@ class Result:
 
     row: Block
     closure_files: tuple[tuple[str, str], ...] = ()
-    traced: Mapping[str, Any] | None = None  # result of `extract.proofs.visit_guest.trace_block`
+    traced: Mapping[str, Any] | None = None  # result of `extract.proofs.trace_guest.trace_block`
 
 
 @dataclass(frozen=True, slots=True)

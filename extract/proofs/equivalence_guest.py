@@ -18,10 +18,18 @@ from torch import nn
 from extract.arguments.constructing import construct
 from extract.arguments.forwarding import ForwardCall, evaluate
 from extract.arguments.messages import BlockRun, CallsToRun, Originals
-from extract.arguments.probe import MODULE_NAME, hide
 from extract.arguments.search_guest import define, disable_denied, namespace
-from extract.arguments.trials import AttemptError, BlockNamespace, attempt, fill_unset, seed_all, unset_is_nan
-from extract.arguments.values.inputs import flatten, has_shape
+from extract.arguments.trials import (
+    MODULE_NAME,
+    AttemptError,
+    BlockNamespace,
+    attempt,
+    fill_unset,
+    hide,
+    seed_all,
+    unset_is_nan,
+)
+from extract.arguments.values import flatten, has_shape
 from lemur_core.sandbox.server.foreign import name_type, read_message
 
 

@@ -12,9 +12,9 @@ from extract.arguments.constructing import Arguments
 from extract.arguments.forwarding import ForwardCall, evaluate
 from extract.arguments.messages import BlockRun, SpecRebuild
 from extract.arguments.refine import WorkingCalls, vary
-from extract.arguments.target import Shape, Target, prepare
 from extract.arguments.trials import SEED, AttemptError, attempt, draw_state, seed_all, unset_is_nan
-from extract.arguments.values.inputs import change_nested, flatten
+from extract.arguments.values import change_nested, flatten
+from extract.proofs.trace_guest import Shape, Target, prepare
 from lemur_core.graphs.serialization import restore
 from lemur_core.graphs.sizes import Sized, propose_new_shapes
 from lemur_core.graphs.symbolic import Size

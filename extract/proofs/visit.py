@@ -153,7 +153,7 @@ VISIT = SandboxStage[Visit](
 )
 SIGN = SandboxStage[Signed | Failure]("extract.proofs.visit_guest:sign_results", Signed | Failure, LIMITS, Retries.NONE)
 TRACE = SandboxStage[BlockGraphs | Failure](
-    "extract.proofs.visit_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.NONE
+    "extract.proofs.trace_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.NONE
 )
 
 

@@ -6,9 +6,9 @@ import hashlib
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any
@@ -19,16 +19,10 @@ from torch import nn
 from extract.arguments.constructing import Arguments, Constructor, construct
 from extract.arguments.forwarding import ForwardCall, Search, evaluate, run
 from extract.arguments.messages import NAME, BlockRun, BlockUses, CallsToRun, CallTexts, make_uses
-from extract.arguments.probe import MODULE_NAME, hide, load
-from extract.arguments.search_guest import (
-    describe_inputs,
-    describe_outputs,
-    disable_denied,
-    namespace,
-    search_arguments,
-)
-from extract.arguments.target import Shape, Target, prepare
+from extract.arguments.observing import describe_inputs, describe_outputs
+from extract.arguments.search_guest import disable_denied, namespace, search_arguments
 from extract.arguments.trials import (
+    MODULE_NAME,
     AttemptError,
     BlockNamespace,
     TimeBudget,
@@ -36,167 +30,17 @@ from extract.arguments.trials import (
     counting_work,
     differentiate,
     fill_unset,
+    hide,
+    load,
     seed_all,
     unset_is_nan,
 )
-from extract.arguments.values.inputs import change_nested, flatten, has_shape, list_required
-from extract.arguments.values.names import read_parameters
+from extract.arguments.values import change_nested, flatten, has_shape, list_required, read_parameters
 from extract.proofs.equivalence_guest import digest
-from lemur_core.describe.facts import list_draws
-from lemur_core.graphs.canonical import canonical
-from lemur_core.graphs.graph import DRAWS, LEAVES, Graph, Ref, reachable
-from lemur_core.graphs.recorder import Recorder
-from lemur_core.graphs.serialization import fix_sizes, store
-from lemur_core.graphs.sizes import Sized, propose_new_shapes, trace_sizes
-from lemur_core.graphs.trace import CHANGED, ROUTES, TraceResult, both_modes, initial_values, read_generators
-from lemur_core.graphs.trace import run as run_recorded
+from extract.proofs.trace_guest import trace
+from lemur_core.graphs.serialization import fix_sizes
 from lemur_core.sandbox.server.foreign import name_type, one_line
 from lemur_core.sandbox.server.jobs import Failure
-
-_MAX_FORMULA = 200  # operations that compute a buffer
-_SECONDS_FURTHER = 6.0  # for one run at other sizes
-#: Leaves whose values are others in another run, or after training.
-_VARYING = frozenset({"input", "parameter", "buffer"})
-#: Ways to run it: first with inputs that require gradients, which some blocks do not support.
-_WAYS = tuple((route, live) for live in (True, False) for route in ROUTES)
-
-
-@dataclass(frozen=True, slots=True)
-class TracedBlock:
-    """A traced block. Args: answer: the fields of `extract.proofs.visit.BlockGraphs`. shapes: of its inputs."""
-
-    answer: dict[str, object]
-    shapes: list[list[int]]
-    sized: Sized
-
-    def propose_sizes(self) -> list[list[list[int]]]:
-        """Return one set of shapes of the inputs that no graph is of, if any size is free."""
-        try:
-            proposed = propose_new_shapes(self.sized, list(map(tuple, self.shapes))) if self.sized.sizes else []
-        except (ValueError, LookupError, StopIteration):  # inputs in another order than in the graph
-            return []
-        return [list(map(list, shapes)) for shapes in proposed[-1:]]
-
-
-def trace_block(request: BlockRun) -> dict[str, object] | Failure:
-    """Trace one block. Returns: the fields of `extract.proofs.visit.BlockGraphs`, or the error of the last route."""
-    traced = trace(request)
-    return traced if isinstance(traced, Failure) else traced.answer
-
-
-def trace(request: BlockRun) -> TracedBlock | Failure:
-    """Trace one block in eval and in train mode, at its own sizes and at other sizes that it accepts."""
-    prepare(request.folders, request.origin)
-    errors: list[str] = []
-    for route, live in _WAYS:
-        try:
-            try:
-                return _trace(request, route, live)
-            except AttemptError as failure:
-                if CHANGED not in failure.message:
-                    raise
-                return _trace(request, route, live, compute=False)
-        except AttemptError as failure:
-            errors.append(f"{failure.kind}: {failure.message}")
-    return Failure(errors[len(ROUTES) - 1])
-
-
-def list_passing(module: nn.Module) -> list[str]:
-    """Return the names of the buffers that are in no state dict (`persistent=False`)."""
-    return [
-        f"{path}.{name}" if path else name
-        for path, child in module.named_modules()
-        for name in sorted(child._non_persistent_buffers_set)
-        if child._buffers.get(name) is not None
-    ]
-
-
-def find_computed(recorder: Recorder, initial: Mapping[str, Ref]) -> dict[str, Ref]:
-    """Return the initial values that a short computation without random numbers gives.
-
-    Who rebuilds a block has its state dict, and must compute what is not in it.
-    """
-    computed = {}
-    for name, ref in initial.items():
-        nodes = [recorder.nodes[index] for index in reachable(recorder.nodes, [ref])]
-        leaves = [node for node in nodes if node.op in LEAVES]
-        known = all(leaf.op == "constant" and not isinstance(leaf.get("value"), str) for leaf in leaves)
-        if known and len(nodes) <= _MAX_FORMULA and not any(node.get("draw") is not None for node in nodes):
-            computed[name] = ref
-    return computed
-
-
-def _trace(request: BlockRun, route: str, live: bool, *, compute: bool = True) -> TracedBlock:
-    """Trace both modes. Args: compute: show buffers that are in no state dict as the computation of their values."""
-    recorder = Recorder(route)
-    with recorder.recording():
-        subject = Target(request)
-        module = subject.build()
-        returned: list[Any] = []
-        hook = module.register_forward_hook(
-            lambda _module, _inputs, output: returned.append(describe_structure(output))
-        )
-        with recorder.pause():
-            subject.settle(module)
-            own_shapes = subject.shapes()
-        initial = initial_values(recorder, module)
-        passing = list_passing(module)
-        computed = find_computed(recorder, {name: initial[name] for name in passing}) if compute else {}
-        draws: dict[str, list[str]] = {}
-        reads_values = sees_values = False  # values that another run may change; any
-
-        def trace_mode(train: bool, shapes: Sequence[Shape] | None = None) -> Graph:
-            nonlocal reads_values, sees_values
-            with recorder.pause():
-                args, kwargs = subject.inputs(shapes, live=live)
-            seed_all()
-            before, start, already = read_generators(), len(recorder.nodes), len(recorder.reads)
-            record = partial(run_recorded, recorder, module, args, kwargs, train=train, find=flatten, computed=computed)
-            graph: Graph = attempt(record, _SECONDS if shapes is None else _SECONDS_FURTHER)
-            if shapes is None:
-                after = read_generators()
-                read, ran = recorder.reads[already:], range(start, len(recorder.nodes))
-                drawing = [Ref(index) for index in ran if recorder.nodes[index].get("draw") is not None]
-                drawn = list_draws(canonical(Graph(tuple(recorder.nodes), tuple(drawing))))
-                outside = [name for name in after if after[name] != before[name]]
-                draws["train" if train else "eval"] = [*drawn, *outside]
-                sees_values |= bool(read)
-                behind = [recorder.nodes[index] for index in reachable(recorder.nodes, read)]
-                reads_values |= any(node.op in _VARYING or node.get("draw") is not None for node in behind)
-            if not graph.outputs:
-                raise AttemptError(ValueError("forward returned no tensor"))
-            return graph
-
-        graphs, error = both_modes(trace_mode, AttemptError, route=route)
-        hook.remove()
-        forms = {mode: canonical(graph) for mode, graph in graphs.items()}
-        train_error = None if error is None else f"{error.kind}: {error.message}"
-        traced = TraceResult(subject.file, module, recorder, graphs, initial, route, train_error)
-        used = {node.scope for form in forms.values() for node in form.nodes if node.op == "buffer"}
-        hidden = [f"{name} is in no state dict, and no operations give its values" for name in passing if name in used]
-        hidden += [DRAWS] if any(read_generators().keys() & names for names in draws.values()) else []
-        seen = {"returns": returned[0], "hidden": hidden, "draws": draws, "reads_values": reads_values}
-        answer = traced.answer(forms) | seen
-        if sees_values:
-            sized = Sized(forms["eval"], forms.get("train"), {}, "Python saw a value on the way")
-        else:
-            sized = trace_sizes(
-                lambda shapes, train: canonical(trace_mode(train, shapes)),
-                own_shapes,
-                forms["eval"],
-                forms.get("train"),
-            )
-    return TracedBlock(answer | store(sized), list(map(list, own_shapes)), sized)
-
-
-def describe_structure(value: Any) -> Any:
-    """Return the structure of a value: "tensor", None for others, a list of these, or `{"items": [[key, …], …]}`."""
-    if isinstance(value, torch.Tensor):
-        return "tensor"
-    if isinstance(value, Mapping):
-        return {"items": [[str(name), describe_structure(item)] for name, item in value.items()]}
-    return [describe_structure(item) for item in value] if isinstance(value, list | tuple) else None
-
 
 _SECONDS = 60.0  # CPU seconds for one step; the limits of the sandbox come first
 _MOST_SETS = 4  # argument sets in addition to the one from the search
@@ -455,7 +299,7 @@ def _further_sets(request: BlockUses) -> list[CallsToRun]:
         if len(sets) == _MOST_SETS or init in (own["init"], *(calls["init"] for calls in sets)):
             continue
         budget = TimeBudget(constructions=4, forwards=_FORWARDS, seconds=_SECONDS)
-        constructor = Constructor(cls, names, {"forward": inputs}, budget, ())
+        constructor = Constructor(cls, names, {"forward": inputs}, budget)
         arguments = Arguments(tuple(init["args"]), tuple(init["kwargs"].items()))
         try:
             built = constructor.make(arguments)

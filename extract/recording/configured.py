@@ -35,8 +35,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from extract.arguments.trials import AttemptError, attempt
-from extract.arguments.values.inputs import is_variadic, list_required
-from extract.arguments.values.names import read_parameters
+from extract.arguments.values import is_variadic, list_required, read_parameters
 from extract.recording.users import is_of
 
 _MOST_CLASSES = 4  # for one parameter

@@ -23,8 +23,7 @@ from extract.arguments.constructing import Arguments, Constructed, Constructor
 from extract.arguments.forwarding import Search
 from extract.arguments.search_guest import namespace
 from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
-from extract.arguments.values.inputs import is_variadic, list_required
-from extract.arguments.values.names import read_parameters
+from extract.arguments.values import is_variadic, list_required, read_parameters
 from extract.recording.configured import list_accepted
 from extract.recording.meta import LightTensors
 from extract.recording.recorder import guessing
@@ -128,9 +127,9 @@ def _run_class(
 ) -> None:
     """Construct a class as it is, or with arguments that are searched for, and run it. Raises: AttemptError."""
     names = namespace(vars(sys.modules[cls.__module__]) | {kind.__name__: kind for _, kind in reversed(accepted)}, [])
-    companions = [{"parameter": name, "name": kind.__name__, "wants_class": False} for name, kind in accepted]
+    hints = {"accepted": [(name, kind.__name__) for name, kind in accepted]}
     budget = TimeBudget(_CONSTRUCTIONS, _FORWARDS, _SECONDS)
-    constructor = Constructor(cls, names, {"companions": companions}, budget, ())
+    constructor = Constructor(cls, names, hints, budget)
     failure = AttemptError(ValueError("no arguments"))
     with LightTensors(on_meta=on_meta), torch.no_grad():
         if not constructor.required:
@@ -158,9 +157,9 @@ def _run_forward(model: nn.Module, constructor: Constructor | None = None, argum
     cls = type(model)
     names = namespace(vars(sys.modules[cls.__module__]), [])
     budget = constructor.budget if constructor else TimeBudget(_CONSTRUCTIONS, _FORWARDS, _SECONDS)
-    constructor = constructor or Constructor(cls, names, {"companions": ()}, budget, ())
+    constructor = constructor or Constructor(cls, names, {}, budget)
     built = Constructed(arguments or Arguments(), model, count_elements(model), on_meta=False)
-    hints = {"companions": (), "forward": list(_list_images(model))}
+    hints = {"forward": list(_list_images(model))}
     search = Search(constructor, hints, built, _PATIENCE)
     if next(search.calls(), None) is None:
         raise search.best_failure[0] if search.best_failure else AttemptError(ValueError("no inputs"))

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from extract.arguments.messages import MOST_CHARACTERS, join_arguments
-from extract.arguments.values.inputs import RECORD
-from extract.arguments.values.names import read_parameters
+from extract.arguments.messages import MOST_CHARACTERS, RECORD, join_arguments
+from extract.arguments.values import read_parameters
 from extract.recording.configured import read_settings
 from extract.recording.messages import Way
 from extract.recording.users import is_of

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from extract.arguments.values.inputs import flatten, has_shape
+from extract.arguments.values import flatten, has_shape
 from extract.recording.expressions import Description, UnwritableError, Writer
 from extract.recording.messages import GUESSED, MOST_CALLS, RECORDED, SEARCHED, Way
 from extract.recording.users import is_of

@@ -69,7 +69,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     Static facts are read from the minimized form if there is one: it holds only code that the arguments reach.
     A value that would repeat a passage of the source is left out, and `withheld` names its field.
 
-    Args: answer: its traced graphs, from `extract.proofs.visit_guest.trace_block`.
+    Args: answer: its traced graphs, from `extract.proofs.trace_guest.trace_block`.
     """
     assert row.code is not None
     outline = read_outline(row.lean_code or row.code)
@@ -320,7 +320,7 @@ def store_graphs(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
     """Return the traced graphs in the form that a spec states them.
 
     Args:
-        answer: from `extract.proofs.visit_guest.trace_block`.
+        answer: from `extract.proofs.trace_guest.trace_block`.
         names: names of the parameters that take positional arguments.
     """
     stored = {name: answer[name] for name in _STORED}

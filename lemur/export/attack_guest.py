@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from extract.arguments.probe import load
 from extract.arguments.search_guest import disable_denied
-from extract.arguments.trials import AttemptError, attempt, seed_all
+from extract.arguments.trials import AttemptError, attempt, load, seed_all
 
 TOLERANCE = 1e-2  # KernelBench's, absolute and relative
 #: Factors of floating-point inputs, in the order in which they are tried.

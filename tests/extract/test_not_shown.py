@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from extract import BlockLibrary, extract
-from extract.arguments.values.signs import fits
+from extract.arguments.observing import fits
 from tests.builders.shown import show_block
 
 SOURCE = """\

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from extract.arguments.hints import HintFinder
-from extract.arguments.values.inputs import RECORD
+from extract.arguments.messages import RECORD
 from extract.extractor import BlockExtractor
 from extract.recording.configured import list_accepted, make_type_finder, read_settings
 from extract.recording.drivers import list_examples, run_models

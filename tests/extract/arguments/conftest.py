@@ -16,7 +16,7 @@ from extract.arguments import search_guest as entry
 from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Search
 from extract.arguments.trials import BlockNamespace, TimeBudget
-from extract.arguments.values.names import read_compared
+from extract.arguments.values import read_compared
 
 IMPORTS = """\
 import torch

@@ -12,10 +12,10 @@ from torch import nn
 
 from extract.arguments import search_guest as entry
 from extract.arguments.forwarding import as_call
-from extract.arguments.probe import MODULE_NAME
-from extract.arguments.search_guest import describe, describe_case, further_cases, same
-from extract.arguments.trials import BlockNamespace
-from extract.arguments.values.inputs import INDEX, Inputs, ListOfValues, Literal, Tensor
+from extract.arguments.observing import describe, describe_case, same
+from extract.arguments.search_guest import further_cases
+from extract.arguments.trials import MODULE_NAME, BlockNamespace
+from extract.arguments.values import INDEX, Inputs, ListOfValues, Literal, Tensor
 from tests.builders.class_text import class_text as text
 from tests.builders.suites import table
 

@@ -120,24 +120,14 @@ class SmallConfig:
 """
 
 
-def companion(code: str, parameter: str, name: str, **more: Any) -> dict[str, Any]:
-    return {"parameter": parameter, "name": name, "qualname": f"lib.{name}", "code": code, "wants_class": False, **more}
-
-
-@table(__file__, "search.md", "A companion", globals())
-def test_a_companion(
-    search: MakeSearch, signature: str, body: str, more: str, code: str, name: str, expected: str
+@table(__file__, "search.md", "A class that a parameter accepts", globals())
+def test_a_class_that_a_parameter_accepts(
+    search: MakeSearch, signature: str, body: str, more: str, name: str, expected: str
 ) -> None:
-    """The class that a parameter takes; the file's own is preferred, and one that fails is left out or replaced."""
-    parameter = signature.partition(":")[0]
-    found = search(made(signature, body, more), companions=[companion(code, parameter, name)], construct=True)
-    assert init(found) == {parameter: expected}
-
-
-def test_a_class_is_wanted_not_an_instance(search: MakeSearch) -> None:
-    code = "from torch import nn\nclass Gate(nn.Linear):\n    def __init__(self, n):\n        super().__init__(n, n)\n"
-    found = search(made("gate", "self.a = gate(4)"), companions=[companion(code, "gate", "Gate", wants_class=True)])
-    assert init(found) == {"gate": "Gate"}
+    """One that fails is left out, or replaced where it is a layer."""
+    assert init(search(made(signature, body, more), accepted=[(signature, name)], construct=True)) == {
+        signature: expected
+    }
 
 
 @table(__file__, "search.md", "Instances", globals())
@@ -229,7 +219,12 @@ def test_the_failure_that_came_furthest_is_kept(search: MakeSearch, block: str, 
 def test_no_call_is_tried_twice(search: MakeSearch, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[object] = []
     failure = AttemptError(RuntimeError("mat1 and mat2 shapes cannot be multiplied (32x16 and 8000x4)"))
-    monkeypatch.setattr(Search, "_run", lambda _, built, called: tried.append((built.arguments, called)) or failure)
+
+    def fail(_: Search, built: Any, called: ForwardCall) -> None:
+        tried.append((built.arguments, called))
+        raise failure
+
+    monkeypatch.setattr(Search, "_run", fail)
     assert list(search(made("alpha, beta"), init=[call(("1", "2")), call(("1", "2"))]).calls()) == []
     assert 20 < len(tried) == len(set(tried))
 

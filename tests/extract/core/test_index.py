@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from extract.arguments.hints.usage import read_usage
+from extract.arguments.hints import read_usage
 from extract.resolve import Policy
 from extract.resolve.index import UNREADABLE, VERSION, FactsIndex
 from extract.sources import PackageSource, open_source

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extract.arguments.probe import classify_error
+from extract.arguments.trials import classify_error
 from extract.emit.emit import Emitted
 from tests.builders.suites import read_table
 

@@ -1,8 +1,8 @@
-"""Inside the sandbox: signs that a call which works is not what the authors mean, or shows little.
+"""Inside the sandbox: what a call that works shows, and signs that it is not what the authors mean, or shows little.
 
     def forward(self, inputs: tuple[Tensor, Tensor]): ...      # inputs=torch.ones(2, 3) runs, by accident
 
-Each other one is measured with the inputs of the call, changed in one way, in eval mode:
+Each other sign is measured with the inputs of the call, changed in one way, in eval mode:
 
     x / x.sum(1, keepdim=True)      # of (2, 16, 24) something else than of (2, 16): which is meant, no call shows
     x * (1 + level)                 # of `level=1` something else than of `level=3`
@@ -14,14 +14,19 @@ import inspect
 import re
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from extract.arguments.values.inputs import is_variadic
+from extract.arguments.forwarding import ForwardCall, evaluate
+from extract.arguments.trials import MODULE_NAME, BlockNamespace
+from extract.arguments.values import flatten, has_shape, is_variadic, value_text
 
+_MOST_OUTPUTS = 32  # tensors that are described
 _COPIES = 3  # of an input along one more axis
 _MOST_ELEMENTS, _FEW_ELEMENTS = 1_000_000, 100_000  # of inputs: one sign takes one run, the others take some
 _SMALLER, _GROWN = 1e-4, 1e2  # inputs multiplied by the one give outputs as many times larger
@@ -30,6 +35,88 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _Tensors = Sequence[torch.Tensor]
 #: Run the call with changed inputs, and with other expressions for some arguments; no tensors if it fails so.
 Run = Callable[[Callable[[torch.Tensor], torch.Tensor], Mapping[str, str]], _Tensors]
+
+
+def describe(module: nn.Module) -> dict[str, Any]:
+    """Return the numbers of parameters and buffers, and how often each type of layer occurs."""
+    parameters = [p for p in nn.Module.parameters(module) if has_shape(p)]
+    kinds = Counter(type(layer) for layer in module.modules() if layer is not module)
+    names = Counter(kind.__name__ for kind in kinds)
+    layers = Counter[str]()
+    for kind, count in kinds.items():
+        shared = names[kind.__name__] > 1 and kind.__module__ != MODULE_NAME
+        layers[f"{kind.__module__}.{kind.__name__}" if shared else kind.__name__] += count
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        "buffers": sum(b.numel() for b in nn.Module.buffers(module) if has_shape(b)),
+        "layers": dict(sorted(layers.items(), key=lambda item: (-item[1], item[0]))),
+    }
+
+
+def describe_case(called: ForwardCall, names: BlockNamespace, output: object) -> dict[str, Any]:
+    """Describe the inputs and outputs of one call."""
+    return {"inputs": describe_inputs(called, names), "outputs": describe_outputs(output)}
+
+
+def describe_inputs(called: ForwardCall, names: BlockNamespace) -> dict[str, str]:
+    """Describe the inputs of a call by argument."""
+    args, kwargs = evaluate(called, names)
+    inputs: dict[str, str] = {}
+    for name, value in [*((f"*{index}", item) for index, item in enumerate(args)), *kwargs.items()]:
+        _list_inputs(name, value, inputs)
+    return inputs
+
+
+def describe_outputs(output: object) -> list[str]:
+    """Describe the tensors of an output, in order."""
+    return [value_text(tensor) for tensor in flatten(output)][:_MOST_OUTPUTS]
+
+
+def _list_inputs(name: str, value: Any, into: dict[str, str]) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _list_inputs(f"{name}.{key}", item, into)
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+        for index, item in enumerate(value):
+            _list_inputs(f"{name}.{index}", item, into)
+    else:
+        plain = isinstance(value, int | float | None | tuple)
+        into[name] = value if isinstance(value, str) else repr(value)[:40] if plain else value_text(value)
+
+
+def same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    """Return whether two outputs are equal; NaN equals NaN."""
+    return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
+        return False
+    if a.layout is not torch.strided:
+        a, b = a.to_dense(), b.to_dense()
+    if not a.is_floating_point() and not a.is_complex():
+        return torch.equal(a, b)
+    is_nan = torch.isnan(a)
+    return torch.equal(is_nan, torch.isnan(b)) and torch.equal(a.masked_fill(is_nan, 0), b.masked_fill(is_nan, 0))
+
+
+def find_nothing(module: nn.Module, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> str | None:
+    """Return why a call that ended well shows nothing of what the class computes; None if it does."""
+    if any(tensor.is_meta for tensor in outputs):
+        return "it returned a tensor without values"
+    filled = [tensor for tensor in outputs if tensor.numel()]
+    if not filled:
+        return "every tensor that it returned is empty"
+    if all(t.is_floating_point() and t.layout is torch.strided and bool(t.isnan().all()) for t in filled):
+        return "every value that it returned is NaN"
+    code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
+    if code is not None and not code.co_filename.endswith(f"{MODULE_NAME}.py") and same(outputs, inputs):
+        return "it returned its input, and no line of the class ran"
+    return None
+
+
+# -- signs of an accident ----------------------------------------------------------------------------------------------
 
 
 def observe_signs(
@@ -83,14 +170,8 @@ def _list_other_ranks(run: Run, output: _Tensors, rank: int) -> Iterator[int]:
         return not _are_copies(changed, copies) if copies else None
 
     for other, axes in ((rank - 1, {0, 1, rank - 1}), (rank + 1, {0, 1, rank})):
-        found = False
-        for axis in sorted(axes) if other > 0 and output else ():
-            verdict = differ(other, axis)
-            found |= verdict is True
-            if verdict is False:
-                found = False
-                break
-        if found:
+        verdicts = {differ(other, axis) for axis in sorted(axes)} if other > 0 and output else set()
+        if True in verdicts and False not in verdicts:
             yield other
 
 

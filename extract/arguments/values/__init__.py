@@ -1,1 +1,0 @@
-"""Values that arguments may have, as expressions."""
