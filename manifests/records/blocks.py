@@ -269,7 +269,9 @@ class Spec(SpecFacts):
     layers: dict[str, int] | None = Field(
         description="number of submodules that it built, by class name; null if not constructed"
     )
-    algorithm: Algorithm | None = Field(default=None, description="null if unknown or not published")
+    algorithm: Algorithm | None = Field(
+        default=None, description="what it computes, read from its graph; null if unknown or not published"
+    )
     dependencies: dict[str, Literal["class", "function"]] = Field(
         description="other definitions in its minimized file (its closed file where there is none), except modules"
         " that compute nothing here"
@@ -310,7 +312,7 @@ class SpecRow(SpecFacts):
     method: str | None = Field(description="the method that was called; null if the block was not constructed")
     cases: tuple[SpecCase, ...] = _as_in(Spec, "cases")
     layers: tuple[SpecCount, ...] | None = _as_in(Spec, "layers")
-    algorithm: str | None = _as_in(Spec, "algorithm", None)
+    algorithm: str | None = Field(description="the algorithm of its line, as JSON; null if unknown or not published")
     dependencies: tuple[SpecValue, ...] = _as_in(Spec, "dependencies")
     split: common.RowSplit
     cluster: str = Field(description="group that must be in one split: 16 digits of its first member's digest")
