@@ -17,7 +17,7 @@ from typing import Any, Self
 from extract.arguments.hints import HintFinder
 from extract.emit.emit import Emitted, Emitter, Unresolved
 from extract.folder.write import write_extraction
-from extract.model.results import Options, Result, RunFacts
+from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.runtime import releases_of
 from extract.proofs.validate import BlockVerdict
 from extract.resolve.discover import Hierarchy, Selected, Selection, TargetClass, discover, select
@@ -32,6 +32,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
+from lemur_core.sandbox.cached import run_versions
 from manifests.folders.manifest import Manifest, Stopwatch
 from manifests.provenance import is_guess
 from manifests.records.corpus import load_corpus
@@ -312,6 +313,8 @@ def extract_to(out: Path, options: Options, *, force: bool = False) -> Manifest:
 def _extract_all(extractor: BlockExtractor) -> list[Result]:
     """Return the results of the classes that the options select, and add notes and details to the facts of the run."""
     facts, options = extractor.facts, extractor.options
+    if at_least(options.level, "executed"):
+        run_versions()  # names what is not installed, before anything is copied
     selected = extractor.select(options.selection)
     results = list(extractor.extract(selected))
     runtime = extractor.context.runtime

@@ -31,8 +31,9 @@ from lemur_core.files.foreign import check_plain, may_hold_secrets
 from lemur_core.files.markdown import plural
 from lemur_core.sandbox import META_PRELOAD, Failure, Limits, Sandbox
 from lemur_core.sandbox.stage import SandboxStage
-from manifests.provenance import is_guess, read_parts
+from manifests.provenance import is_guess
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
+from manifests.provenance.parts import read_parts
 from manifests.records import Block
 
 #: CPU time and memory are the effective limits, so outcomes do not depend on machine load.

@@ -19,8 +19,9 @@ from lemur_core.files.progress import note
 from manifests.folders.manifest import Input
 from manifests.folders.reading import READ_ERRORS, describe
 from manifests.folders.tables import read_rows
-from manifests.provenance import REQUIREMENTS, TABLE, Parts, find_blocking_licenses, read_parts
+from manifests.provenance import REQUIREMENTS, TABLE, find_blocking_licenses
 from manifests.provenance.licenses import combine_licenses
+from manifests.provenance.parts import Parts, read_parts
 from manifests.records import LEVELS, Block
 
 

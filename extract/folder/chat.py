@@ -11,8 +11,8 @@ from pathlib import Path
 from extract.specs.make import strip_header
 from lemur_core.files import Json
 from manifests.conversations import Chat, Draft, Skipped, Subject, chat_card, fence, finish
-from manifests.provenance import Parts, find_blocked_blocks, read_parts
 from manifests.provenance.licenses import NOASSERTION
+from manifests.provenance.parts import Parts, find_blocked_blocks, read_parts
 from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind, SpecChatRow
 
 _MEANINGS = {"describe": "the code of a module to its facts, as JSON", "write": "facts to the code of a module"}

@@ -23,8 +23,9 @@ from manifests.folders import frame
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Manifest
 from manifests.folders.report import settings, shares
-from manifests.provenance import TABLE, find_blocked_blocks, get_minimized_path, read_parts, without_source
+from manifests.provenance import TABLE, get_minimized_path, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
+from manifests.provenance.parts import find_blocked_blocks, read_parts
 from manifests.records import LEVELS, Block, Level, Spec
 
 #: The level that the paper calls "validated and executable".

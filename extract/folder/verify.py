@@ -53,18 +53,9 @@ from manifests.folders.checks import Check, check_faults, run_checks
 from manifests.folders.kinds import EXTRACTION, Folder, lines_text, verify_folder
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import iterate_rows
-from manifests.provenance import (
-    REQUIREMENTS,
-    SPECS,
-    TABLE,
-    BlockNeeds,
-    Requirements,
-    get_minimized_path,
-    header_lines,
-    is_guess,
-    read_requirements,
-)
+from manifests.provenance import REQUIREMENTS, SPECS, TABLE, get_minimized_path, header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, is_permissive
+from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
 from manifests.records import LEVELS, Block, Spec
 
 # --- derived files, written again -------------------------------------------------------------------------------------

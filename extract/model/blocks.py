@@ -19,8 +19,9 @@ from manifests.conversations import find_conversation
 from manifests.folders.kinds import EXTRACTION, FolderLink, FoundItem, lines_text
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import as_records, open_table, read_table
-from manifests.provenance import TABLE, BlockNeeds, Requirements, get_minimized_path, read_requirements
+from manifests.provenance import TABLE, get_minimized_path
 from manifests.provenance.licenses import is_permissive
+from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
 from manifests.records import Block, SpecChatRow
 
 _COLUMNS = ("block", "name", "qualname", "source", "level")

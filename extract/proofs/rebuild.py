@@ -25,7 +25,7 @@ from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import read_manifest
-from manifests.provenance import read_requirements
+from manifests.provenance.parts import read_requirements
 from manifests.records import Block, Spec, first_fault
 
 _MAX_CHARACTERS = 300  # of the reason for a failure

@@ -28,15 +28,14 @@ from manifests.folders.tables import CROISSANT, open_writer
 from manifests.provenance import (
     SPECS,
     TABLE,
-    find_blocked_blocks,
     find_blocking_licenses,
     find_inlined_blocks,
     get_minimized_path,
     is_guess,
-    read_parts,
     without_source,
 )
 from manifests.provenance.licenses import NOASSERTION, is_permissive, read_head
+from manifests.provenance.parts import find_blocked_blocks, read_parts
 from manifests.records import TrainingRecord
 
 _RECORD, _NETWORK = "record.json", "net.py"

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.arguments.messages import join_arguments
 from extract.specs.behavior import infer_behavior
 from extract.specs.make import make_spec, read_arguments, to_line
 from extract.specs.outline import format_expression, format_type, format_value, read_outline
@@ -153,8 +152,8 @@ def test_a_property_holds_in_every_call_and_mode() -> None:
 def test_calls_that_worked(arguments: dict[str, Any], constructor: str, forward: str) -> None:
     worked = read_arguments(json.dumps(arguments))
     assert worked is not None
-    assert f"A({join_arguments(**worked[0])})" == constructor
-    assert (f"block({join_arguments(**worked[1])})" if worked[1] else "") == forward
+    assert f"A({worked.init.text()})" == constructor
+    assert (f"block({worked.forward.text()})" if worked.forward else "") == forward
 
 
 def text_of(name: str, *, doc: str = "", extra: str = "", ends: str = "") -> str:

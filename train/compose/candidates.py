@@ -24,8 +24,9 @@ from lemur_core.source.text import parse_expression
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.reading import CHECK_ERRORS, describe, read_text
 from manifests.folders.tables import read_table
-from manifests.provenance import REQUIREMENTS, TABLE, read_parts
+from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.licenses import combine_licenses
+from manifests.provenance.parts import read_parts
 from manifests.records import Block, Spec, SpecArgument
 from train.compose.network_text import support_text
 from train.model.recipe import Recipe, Slot
