@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from curate import commands as commands
+    from curate.folder.novelty import Novelty
     from curate.interface import CuratedNetwork, Snapshot, curate
     from curate.model.options import CurateOptions
-    from curate.published.novelty import Novelty
 else:
 
     def __getattr__(name: str) -> object:
@@ -18,7 +18,7 @@ else:
         if name == "CurateOptions":
             from curate.model import options as module
         elif name == "Novelty":
-            from curate.published import novelty as module
+            from curate.folder import novelty as module
         elif name in __all__:
             from curate import interface as module
         else:

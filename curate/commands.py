@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from curate.compute.outcome import STAGES
+from curate.folder.novelty import NovelFiles
+from curate.folder.novelty import novel as novel  # as it is: the command reads its result
 from curate.model.records import list_first
-from curate.published.novel import NovelFiles
-from curate.published.novel import novel as novel  # as it is: the command reads its result
-from curate.published.outcome import STAGES
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from manifests.folders.manifest import Manifest

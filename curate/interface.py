@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from curate.compute.runs import TASK_DATASETS
 from curate.folder.explain import explain
+from curate.folder.novelty import Novelty, NoveltyChecker
 from curate.kinds import verify
 from curate.model.options import CurateOptions
 from curate.model.previous import read_previous
-from curate.published.novel import NoveltyChecker
-from curate.published.novelty import Novelty
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
 from lemur_core.files.atomic import PathLike, check_free

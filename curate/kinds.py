@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from curate.compute.graphs import GraphTrace, NetworkTracer
 from curate.folder.explain import explain
-from curate.folder.page import snapshot_page
+from curate.folder.page import FACED
 from curate.folder.verify import check_snapshot
 from curate.run.derive import derive
 from lemur_core.files import Json
@@ -124,14 +124,7 @@ def _compute(
     return {ids[number]: trace for number, trace in traces.items()}
 
 
-KIND = replace(
-    SNAPSHOT,
-    derive=derive,
-    laws=(check_snapshot,),
-    find=find,
-    find_code=find_code,
-    page=snapshot_page,
-)
+KIND = replace(FACED, derive=derive, laws=(check_snapshot,), find=find, find_code=find_code)
 KINDS = (KIND,)
 
 

@@ -4,18 +4,11 @@ from dataclasses import replace
 from functools import partial
 
 from extract.folder.derive import derive
-from extract.folder.page import extraction_page
+from extract.folder.page import FACED
 from extract.folder.verify import check_extraction
 from extract.model.blocks import find, find_code
-from manifests.folders.kinds import EXTRACTION, verify_folder
+from manifests.folders.kinds import verify_folder
 
-KIND = replace(
-    EXTRACTION,
-    derive=derive,
-    laws=(check_extraction,),
-    find=find,
-    find_code=find_code,
-    page=extraction_page,
-)
+KIND = replace(FACED, derive=derive, laws=(check_extraction,), find=find, find_code=find_code)
 KINDS = (KIND,)
 verify = partial(verify_folder, KIND)

@@ -40,7 +40,7 @@ from manifests.folders.manifest import (
     read_manifest,
     read_unchecked_manifest,
 )
-from manifests.folders.reading import reading
+from manifests.folders.tables import reading
 from manifests.options.colors import paint_changes
 from manifests.provenance import find_inlined_blocks
 
@@ -121,7 +121,7 @@ def list_items(folder: Path, pattern: str = "*") -> list[ListedItem]:
     if kind is None or not (kind.items or kind.named):
         raise UserError(f"{folder}: contains {article(manifest.kind)}, which has no items with names")
     with reading(folder, manifest.kind):
-        items = list(kind.list_items(folder))
+        items = [item for item in kind.list_items(folder) if item.listed]
     folded = pattern.casefold()
     chosen = [item for item in items if any(fnmatchcase(name.casefold(), folded) for name in item.names)]
     if items and not chosen:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 import pyarrow as pa
 
 from curate.chat.repair import Fault, plan_faults
+from curate.compute.outcome import CurationOutcome
 from curate.compute.runs import (
     LIMITS,
     RUN,
@@ -23,7 +24,6 @@ from curate.compute.runs import (
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
 from curate.model.residue import find_note, strip_residue
-from curate.published.outcome import CurationOutcome
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from lemur_core.sandbox.cached import CachedSandbox

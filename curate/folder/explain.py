@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.compute.graphs import GraphTrace
-from curate.published.outcome import AGREEMENTS, DUPLICATE_STAGES
+from curate.compute.outcome import AGREEMENTS, DUPLICATE_STAGES
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files import Json
 from lemur_core.files.errors import MissingNameError, UserError, near_names

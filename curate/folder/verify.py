@@ -9,13 +9,13 @@ from functools import cached_property, partial
 import numpy as np
 
 from curate.compute.graphs import GraphTrace, get_computations, read_graph_row
+from curate.compute.outcome import REMOVED
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import LEAK_THRESHOLD
 from curate.model.previous import STAYS
 from curate.model.residue import strip_residue
 from curate.model.rights import is_withheld
-from curate.published.outcome import REMOVED
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from lemur_core.graphs.identity import IDENTITIES

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from curate.compute.graphs import GraphTrace, read_graph_row
+from curate.compute.outcome import CurationOutcome
 from curate.model.corpus import CodeFile, LoadedRecords, fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions
 from curate.model.previous import STAYS, Previous, PublishedRecord
 from curate.model.rights import Origin, Rights
-from curate.published.outcome import CurationOutcome
 from curate.run.pipeline import describe_assumptions_of, write_contents
 from curate.run.strict import curate_strict
 from curate.sources.rows import ROW_SCHEMA, MeasuredFacts, RecordSource
@@ -58,7 +58,7 @@ def derive(folder: Folder, made: Path) -> Json:
         if options.chat:
             outcome.chat = _read_chat(path, corpus, outcome)
         source = _StoredSource(path, manifest)
-        _, counts, details = write_contents(made, corpus, outcome, dict(manifest.parameters), source)
+        _, counts, details = write_contents(made, corpus, outcome, source)
     return {"counts": counts, "details": details}
 
 

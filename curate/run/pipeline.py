@@ -10,21 +10,19 @@ import pyarrow as pa
 
 from curate.chat.build import build_chat
 from curate.compute.graphs import GraphTracer
+from curate.compute.outcome import CurationOutcome, count_decisions
 from curate.compute.runs import describe_assumptions
-from curate.folder.page import snapshot_page
-from curate.folder.report import END, overview
+from curate.folder.page import FACED
 from curate.folder.snapshot import (
     MEASUREMENTS,
     count_measurements,
     list_removed_rows,
-    write_snapshot_card,
     write_snapshot_tables,
 )
 from curate.model.corpus import CodeFile, LoadedRecords, read_corpus
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.previous import Previous
 from curate.model.rights import Origins, check_origins, read_rights
-from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.strict import curate_strict
 from curate.sources import find_source_parents
 from curate.sources.rows import RecordSource
@@ -35,9 +33,7 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.sandbox.runtime import expand_sets
-from manifests.folders.frame import finish
-from manifests.folders.manifest import Manifest, Parent, Stopwatch, list_outputs, package_versions
-from manifests.folders.report import write_report
+from manifests.folders.manifest import Manifest, Parent, Stopwatch
 from manifests.folders.tables import iterate_rows
 
 
@@ -79,30 +75,28 @@ def curate(
                 watch.lap("chat")
             before = [previous.parent] if previous is not None and previous.parent is not None else []
             parameters = _parameters(source, options, outcome, repositories, before)
-            rows, counts, details = write_contents(folder, corpus, outcome, parameters, source)
+            rows, counts, details = write_contents(folder, corpus, outcome, source)
             watch.lap("write")
         ran_code = options.chat or outcome.graphs is not None
         parents = [*find_source_parents(source), *repositories, *before]
-        manifest = Manifest(
-            kind="snapshot",
-            versions=package_versions() | (run_versions(options.runtime) if ran_code else {}),
+        return FACED.finish(
+            folder,
+            rows,
+            watch,
+            versions=run_versions(options.runtime) if ran_code else {},
             parameters=parameters,
             inputs=source.inputs(),
             parents=list(dict.fromkeys(parents)),
             counts=counts,
             details=details,
-            outputs=list_outputs(folder, rows),
-            measured=watch.measure(),
         )
-        return finish(folder, manifest, snapshot_page, watch)
 
 
 def write_contents(
-    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, parameters: Json, source: RecordSource
+    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, source: RecordSource
 ) -> tuple[dict[str, int], Json, Json]:
-    """Write everything in a snapshot that follows from its outcome: tables, report, figures, card.
+    """Write the tables of a snapshot, which follow from its outcome.
 
-    Args: parameters: of its manifest.
     Returns: the rows by path; the counts and the details of its manifest.
     """
     rows = write_snapshot_tables(folder, corpus, outcome, source.measurements())
@@ -110,10 +104,7 @@ def write_contents(
     counts = count_decisions(corpus, outcome) | outcome.rights.count(outcome.kept, removed)
     if MEASUREMENTS in rows:
         counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
-    details = _details(outcome)
-    write_report(folder, overview(folder, parameters, counts, details), outcome.notes, END)
-    write_snapshot_card(folder, source.name, outcome, rows, source.inputs())
-    return rows, counts, details
+    return rows, counts, _details(outcome)
 
 
 def _add_rights(

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from curate.compute.graphs import CorpusTracer, GraphTrace, differ_test, get_computations
+from curate.compute.outcome import NOT_RUN, CurationOutcome
 from curate.model.corpus import LoadedRecords
 from curate.model.features import FeatureTable
 from curate.model.options import CurateOptions, get_prefix, matching_prefix
 from curate.model.previous import STAYS, GrowingSelection, Previous
 from curate.model.records import Records, build_records, describe_no_networks, describe_off_scale, leave_out
 from curate.model.splits import Computations, CorpusSplits, assign_splits, group_kept, group_names, split_corpus
-from curate.published.outcome import NOT_RUN, CurationOutcome
 from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
 from lemur_core.similarity.join import Recall, enough_effort, exact_pairs, measure_recall
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, Banding, jaccard

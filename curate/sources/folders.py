@@ -18,8 +18,7 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from lemur_core.files.python import decode_python
 from manifests.folders.manifest import Input
-from manifests.folders.reading import READ_ERRORS, describe
-from manifests.folders.tables import read_rows
+from manifests.folders.tables import READ_ERRORS, describe, read_rows
 from manifests.provenance import REQUIREMENTS, TABLE, find_blocking_licenses
 from manifests.provenance.licenses import combine_licenses
 from manifests.provenance.parts import Parts, read_parts

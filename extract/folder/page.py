@@ -10,13 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from extract.folder.report import overview
+from extract.chat.build import extraction_chat_card
+from extract.folder.report import END, overview
 from extract.specs.make import read_observed
 from extract.specs.printed import print_call
 from lemur_core.describe.picture import Box, boxes
-from lemur_core.files.markdown import count, plural
+from lemur_core.files.markdown import code_span, count, plural
 from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import evaluate_graph
+from manifests.conversations.conversation import read_chat
+from manifests.folders.cards import Card
 from manifests.folders.frame import (
     Entry,
     EntryLibrary,
@@ -35,7 +38,7 @@ from manifests.folders.manifest import Manifest
 from manifests.provenance import SPECS, TABLE, get_minimized_path, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.provenance.parts import find_blocked_blocks, read_parts
-from manifests.records import Block, Observed
+from manifests.records import SPEC_CHAT_KINDS, SPLITS, Block, Observed
 
 #: Maximum number of boxes with one operation each.
 _BOXES = 40
@@ -71,7 +74,7 @@ def extraction_page(folder: Path, manifest: Manifest) -> Page:
         ("created with", f"lemur-curator {versions.get('lemur-curator')}, torch {versions.get('torch', '–')}"),
         ("in words", [link("report.md", "report.md"), link("manifest.json", "manifest.json")]),
     ]
-    page = overview(folder, manifest.parameters, manifest.counts, manifest.details)
+    page = overview(folder, manifest)
     return replace(page, views=[facts("Overview", about), *page.views], library=library)
 
 
@@ -161,3 +164,27 @@ def _facts(row: Block, seen: Observed | None, summary: str, *, withheld: bool) -
         ("files", files),
         ("swhid", row.swhid),
     ]
+
+
+def extraction_card(folder: Path, manifest: Manifest) -> Card:
+    """Return the content of the dataset card of an extraction, from its tables and its manifest."""
+    counts, sources = manifest.counts, manifest.details["sources"]
+    lines = ["The code of each block is under the license of its source."]
+    if taken := [source for source in sources if source.get("instead_of")]:
+        names = ", ".join(f"{code_span(source['name'])} ({code_span(source['instead_of'])})" for source in taken)
+        lines += ["", f"Releases in the place of sources that could not be reached: {names}."]
+    if "chat" in counts:
+        lines += ["", *extraction_chat_card(read_chat(folder, "block", SPEC_CHAT_KINDS))]
+    specs = sum(counts["specs"][split] for split in SPLITS)
+    return Card(
+        name="Extracted PyTorch blocks",
+        description=f"{plural(counts['blocks'], 'PyTorch module')} as closed files where they could be closed, and"
+        f" {plural(specs, 'neutral spec')} of them: what each module is and does, as facts that were read or"
+        " measured, never text of its source. Related blocks are in one split.",
+        licenses=sorted({source["license"] for source in sources}),
+        text="\n".join(lines),
+        sources=[(source["name"], source["swhid"]) for source in sources],
+    )
+
+
+FACED = replace(EXTRACTION, overview=overview, ending=END, card=extraction_card, page=extraction_page)

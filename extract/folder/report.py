@@ -11,9 +11,9 @@ from extract.model.results import at_least, count_reached
 from lemur_core.files.markdown import count, make_visible, percent, plural
 from lemur_core.similarity.views import LEXICAL, STRUCTURAL
 from manifests.folders import frame
+from manifests.folders.frame import settings, shares
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Manifest
-from manifests.folders.report import settings, shares
 from manifests.provenance import without_source
 from manifests.records import LEVELS, Block, Level
 
@@ -49,8 +49,9 @@ _PLACE = re.compile(r"^\S+ \S+:\d+: ")
 _COLUMNS = ("block", "error_kind", "error", "lean_error", "n_lines", "lean_lines", "quality")
 
 
-def overview(folder: Path, parameters: Stated, counts: Stated, details: Stated) -> frame.Page:
-    """Return title, lead and views of an extraction, from its table and these fields of its manifest."""
+def overview(folder: Path, manifest: Manifest) -> frame.Page:
+    """Return title, lead and views of an extraction, from its table and its manifest."""
+    parameters, counts, details = manifest.parameters, manifest.counts, manifest.details
     rows, level = list(EXTRACTION.rows(folder, Block, _COLUMNS)), parameters["level"]
     goal, *further = _list_levels(level)
     part, whole = counts["reached"][goal], counts["blocks"]

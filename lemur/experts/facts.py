@@ -10,7 +10,7 @@ import random
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,15 +20,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from extract.model.results import wilson
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
-from lemur_core.files.errors import UserError, missing_name
+from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent, table
 from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind
+from manifests.folders.kinds import Folder, Kind, Named
 from manifests.folders.manifest import read_manifest
-from manifests.folders.reading import READ_ERRORS, describe, reading
-from manifests.folders.tables import read_rows
-from manifests.records import ExpertAnswer, ExpertFact
+from manifests.folders.tables import READ_ERRORS, describe, read_rows, reading
+from manifests.records import ExpertAnswer, ExpertFact, Record
 
 GENERAL = "general"
 
@@ -450,42 +449,18 @@ def check_answers(verified: Folder) -> list[Check]:
     ]
 
 
-def find(folder: Path, wanted: str) -> FoundItem:
-    """Find facts and answers by their id or their block's. Raises: UserError, with similar names, if there is none."""
-    found = _trace_rows(folder, lambda row: wanted in (row.id, row.block))
-    if found is None:
-        names = sorted({row.id for row in _rows(folder)})
-        raise missing_name(f"{wanted}: no fact of {folder} has that name", wanted, names)
-    return found
+def _named(what: str, row: type[Record]) -> Named:
+    return Named(what, ("id", "block"), tuple(name for name in row.model_fields if name != "id"))
 
 
-def find_code(folder: Path, sha256: str) -> FoundItem | None:
-    """Return the facts and answers about the block with this code; None if there are none."""
-    return _trace_rows(folder, lambda row: row.code_sha256 == sha256)
-
-
-def _rows(folder: Path) -> Sequence[ExpertFact | ExpertAnswer]:
-    """Return the rows of a stage's table; none if it has none."""
-    kind = read_manifest(folder).kind
-    return facts_in(folder) if kind == DATA else answers_in(folder) if kind == EVALUATED else []
-
-
-def _trace_rows(folder: Path, wanted: Callable[[ExpertFact | ExpertAnswer], bool]) -> FoundItem | None:
-    rows = [row for row in _rows(folder) if wanted(row)]
-    links = [
-        FolderLink("fact" if isinstance(row, ExpertFact) else "answer", row.id, row.model_dump(exclude={"id"}))
-        for row in rows
-    ]
-    return FoundItem(tuple(links), tuple(dict.fromkeys(row.code_sha256 for row in rows))) if rows else None
-
-
-_STAGE = Kind(EXPERT, "lemur experts", find=find, find_code=find_code)
+_STAGE = Kind(EXPERT, "lemur experts")
 KINDS = (
     *(replace(_STAGE, name=name) for name in (EXPERT, CODEBOOK, ROUTED)),
     replace(
         _STAGE,
         name=DATA,
         tables={"facts": (ExpertFact, {"full": FACTS})},
+        named={"facts": _named("fact", ExpertFact)},
         derive=lambda folder, _made: {"counts": count_facts(facts_in(folder.path))},
         laws=(check_facts,),
     ),
@@ -493,6 +468,7 @@ KINDS = (
         _STAGE,
         name=EVALUATED,
         tables={"answers": (ExpertAnswer, {"full": ANSWERS})},
+        named={"answers": _named("answer", ExpertAnswer)},
         derive=lambda folder, made: {
             "counts": write_scores(made, answers_in(folder.path), folder.manifest.counts["found"])
         },

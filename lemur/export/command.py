@@ -11,18 +11,13 @@ from lemur.export.records import EXPORT, ExportContents
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free, write_text
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import article, code_span, count, table
-from manifests.folders.kinds import Card
+from lemur_core.files.markdown import article
 from manifests.folders.manifest import (
-    Manifest,
     Stopwatch,
     describe_parent,
-    list_outputs,
-    package_versions,
     read_manifest,
 )
-from manifests.folders.reading import reading
-from manifests.folders.tables import write_tables
+from manifests.folders.tables import reading, write_tables
 from manifests.provenance import TABLE
 from manifests.publish.staged import stage_files
 
@@ -99,20 +94,16 @@ def export_folder(
         for name, text in contents.files.items():
             (part / name).parent.mkdir(parents=True, exist_ok=True)
             write_text(part / name, text)
-        _write_card(part, form, folder, contents, rows)
         counts = {name: sum(map(len, splits.values())) for name, splits in contents.tables.items()}
-        done = Manifest(
-            kind=EXPORT.name,
-            versions=package_versions(),
+        done = EXPORT.finish(
+            part,
+            rows,
+            watch,
             parameters={"format": form},
-            inputs=[],
             parents=[describe_parent(folder)],
             counts={"rows": counts, "skipped": dict(sorted(contents.skipped.items()))},
             details={"withheld": [item.entry for item in staged.withheld]},
-            outputs=list_outputs(part, rows),
-            measured=watch.measure(),
         )
-        write_text(part / "manifest.json", done.model_dump_json(indent=2) + "\n")
     return ExportReport(out, counts, done.counts["skipped"], withheld)
 
 
@@ -128,24 +119,3 @@ def _write_tables(folder: Path, contents: ExportContents) -> dict[str, int]:
                 )
                 written |= {f"data/{name}/{file}": number for file, number in files.items()}
     return written
-
-
-def _write_card(part: Path, form: ExportForm, folder: Path, contents: ExportContents, rows: Mapping[str, int]) -> None:
-    parent = describe_parent(folder)
-    splits = [rows for tables in contents.tables.values() for rows in tables.values()]
-    licenses = sorted({row.license for rows in splits for row in rows})
-    skipped = table(
-        ["left out", "count"], [[code_span(why, 160), count(n)] for why, n in contents.skipped.most_common()]
-    )
-    text = "\n\n".join([*contents.about[1:], *(["\n".join(skipped)] if contents.skipped else [])])
-    first = next(name for name, splits in contents.tables.items() if any(splits.values()))
-    size = max(sum(map(len, splits.values())) for splits in contents.tables.values())
-    card = Card(
-        name=f"{parent.kind.capitalize()} in the form {form}",
-        description=contents.about[0],
-        licenses=licenses,
-        size=size,
-        text=text,
-        sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}")],
-    )
-    EXPORT.write_card(part, rows, card, default=first)

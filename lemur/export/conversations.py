@@ -35,8 +35,4 @@ def export_completions(folder: Path, kind: str) -> ExportContents:
         *prompt, answer = map(ChatMessage.model_validate, row["messages"])
         facts: Json = {name: row.get(name) for name in ("id", "task", "license", "notice", "code_sha256")}
         tables[split].append(PromptCompletion(prompt=tuple(prompt), completion=(answer,), **facts))
-    about = (
-        "A prompt is the system's and the user's message, a completion the assistant's: `trl` reads both as they are.",
-        "The conversations are those of the source folder, in its splits; `task` says what is asked for.",
-    )
-    return ExportContents({"prompt_completion": tables}, Counter(), about)
+    return ExportContents({"prompt_completion": tables}, Counter())

@@ -29,7 +29,7 @@ from lemur_core.files.progress import progress
 from lemur_core.sandbox.cached import OutcomeStore
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.received import clean_text
-from manifests.folders.reading import describe
+from manifests.folders.tables import describe
 
 #: Characters of an answer. The longest network of LEMUR 2.1.0 has 178,375.
 MAX_ANSWER = 1 << 20

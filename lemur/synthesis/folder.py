@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from curate.compute.runs import PRM
@@ -16,18 +17,14 @@ from extract.model.results import wilson
 from lemur.synthesis.steps import STEPS, TASK, NetworkProposal
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, write_text
-from lemur_core.files.errors import missing_name
 from lemur_core.files.markdown import code_span, count, plain, plural, table
-from manifests.folders.cards import SNAPSHOT_DISCLOSURE
+from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card
 from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import Card, Folder, FolderLink, FoundItem, Kind, ListedItem
+from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind, ListedItem
 from manifests.folders.manifest import (
     Manifest,
     Stopwatch,
     describe_parent,
-    list_outputs,
-    package_versions,
-    write_manifest,
 )
 from manifests.folders.tables import write_table, write_tables
 from manifests.provenance.licenses import NOASSERTION
@@ -115,29 +112,16 @@ def write_synthesis(
         )
         rows = {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in row_counts.items()}
         parents = list({parent.sha256: parent for parent in map(describe_parent, folders)}.values())
-        card = Card(
-            name="Synthesized networks",
-            description="PyTorch networks that a language model wrote from neutral specs of blocks (facts that were"
-            f" measured, never source text); each was proved before it was accepted: {', '.join(STEPS)}.",
-            licenses=[license_],
-            size=len(accepted),
-            text=_card_text(records[0].model, counts, license_),
-            sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}") for parent in parents],
-        )
-        FORMAT.write_card(folder, rows, card, default="networks" if accepted else "attempts")
         write_text(folder / "report.md", report_text(records, parameters))
-        manifest = Manifest(
-            kind=FORMAT.name,
-            versions=package_versions(),
+        _FACED.finish(
+            folder,
+            rows,
+            watch,
             parameters=dict(parameters),
-            inputs=[],
             parents=parents,
             counts={records[0].model: counts},
             details={"license": license_},
-            outputs=list_outputs(folder, rows),
-            measured=watch.measure(),
         )
-        write_manifest(folder, manifest)
     return counts
 
 
@@ -170,16 +154,21 @@ def make_row(
 # -- the texts ---------------------------------------------------------------------------------------------------------
 
 
-def _card_text(model: str, counts: Json, license_: str) -> str:
-    """Return the text of the dataset card about the networks."""
-    return "\n\n".join(
-        [
-            f"{count(counts['accepted'])} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
-            " accepted.",
-            f"License of the networks, as stated by the user: {license_}. `attempts.parquet` holds every prompt and"
-            " answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
-        ]
+def _card(_: Path, manifest: Manifest) -> Card:
+    ((model, counts),), license_ = manifest.counts.items(), manifest.details["license"]
+    return Card(
+        name="Synthesized networks",
+        description="PyTorch networks that a language model wrote from neutral specs of blocks (facts that were"
+        f" measured, never source text); each was proved before it was accepted: {', '.join(STEPS)}.",
+        licenses=[license_],
+        text=f"{count(counts['accepted'])} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
+        f" accepted.\n\nLicense of the networks, as stated by the user: {license_}. `attempts.parquet` holds every"
+        " prompt and answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
+        sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}") for parent in manifest.parents],
     )
+
+
+_FACED = replace(FORMAT, card=_card)
 
 
 def report_text(records: Sequence[SynthesisAttempt], parameters: Mapping[str, object]) -> str:
@@ -279,23 +268,16 @@ def check_synthesis(folder: Folder) -> list[Check]:
     ]
 
 
-def find(folder: Path, wanted: str) -> FoundItem:
-    """Find an accepted network by its name or id. Raises: UserError, with similar names, if there is none."""
-    rows = list(FORMAT.rows(folder, Synthesized))
-    for row in rows:
-        if wanted in (row.nn, row.id):
-            return _trace_network(folder, row)
-    raise missing_name(f"{wanted}: no network of {folder} has that name", wanted, [row.nn for row in rows])
+def list_networks(folder: Path) -> Iterator[ListedItem]:
+    """Yield the accepted networks."""
+    rows = {row.nn: row for row in FORMAT.rows(folder, Synthesized)}
+    for attempt in FORMAT.rows(folder, SynthesisAttempt):
+        if (row := rows.get(attempt.nn or "")) is not None:
+            facts = {"id": row.id, "model": row.model, "block": row.block}
+            yield ListedItem((row.nn, row.id), facts, (row.id,), partial(_show_network, row, attempt))
 
 
-def find_code(folder: Path, sha256: str) -> FoundItem | None:
-    """Return the accepted network with this code; None if there is none."""
-    return next((_trace_network(folder, row) for row in FORMAT.rows(folder, Synthesized) if row.id == sha256), None)
-
-
-def _trace_network(folder: Path, row: Synthesized) -> FoundItem:
-    attempts = FORMAT.rows(folder, SynthesisAttempt)
-    attempt = next(record for record in attempts if record.nn == row.nn)
+def _show_network(row: Synthesized, attempt: SynthesisAttempt) -> FoundItem:
     facts: Json = {
         "id": row.id,
         "model": row.model,
@@ -305,14 +287,7 @@ def _trace_network(folder: Path, row: Synthesized) -> FoundItem:
         "nearest": (json.loads(attempt.facts).get("nearest") or {}).get("name"),
         "license": row.license,
     }
-    links = (FolderLink("network", row.nn, facts),)
-    return FoundItem(links, (row.block_code,))
+    return FoundItem((FolderLink("network", row.nn, facts),), (row.block_code,))
 
 
-def list_networks(folder: Path) -> Iterator[ListedItem]:
-    """Yield the accepted networks."""
-    for row in FORMAT.rows(folder, Synthesized):
-        yield ListedItem((row.nn, row.id), {"id": row.id, "model": row.model, "block": row.block})
-
-
-KINDS = (replace(FORMAT, derive=derive, laws=(check_synthesis,), items=list_networks, find=find, find_code=find_code),)
+KINDS = (replace(_FACED, derive=derive, laws=(check_synthesis,), items=list_networks),)

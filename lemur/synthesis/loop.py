@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from textwrap import dedent
 
-from curate.published.reference_corpus import check_graphs
+from curate.folder.reference_corpus import check_graphs
 from lemur.synthesis.endpoint import Answer, Asker, Endpoint, NoAnswer, Request
 from lemur.synthesis.folder import PREFIX, Tried, write_synthesis
 from lemur.synthesis.options import AttemptOptions, Sampling, Service

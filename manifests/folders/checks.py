@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,6 @@ from lemur_core.files.errors import DamagedError, UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import show_item
-from manifests.folders.cards import card_faults
-from manifests.folders.croissant import is_described, restate_croissant
 from manifests.folders.frame import foreign_page_files
 from manifests.folders.manifest import (
     FILE_NAME,
@@ -26,8 +24,7 @@ from manifests.folders.manifest import (
     is_of_page,
     package_versions,
 )
-from manifests.folders.reading import CHECK_ERRORS, READ_ERRORS, describe, read_json
-from manifests.folders.tables import CROISSANT, Table, read_rows
+from manifests.folders.tables import CHECK_ERRORS, READ_ERRORS, describe, read_json, read_rows
 from manifests.records import Record
 
 _SHOWN = 60  # characters of a value
@@ -147,14 +144,6 @@ def check_table(folder: Path, pattern: str, record: type[Record]) -> Check:
     return check_faults(name, wrong, f"{plural(rows, 'row')} in {plural(len(files), 'file')}")
 
 
-def check_description(folder: Path, tables: Sequence[Table], default: str) -> Check:
-    """Check that the card of a folder opens its tables, and no others, and that `croissant.json` describes them."""
-    wrong = list(card_faults(folder, tables, default))
-    if not is_described(folder, tables):
-        wrong.append(f"{CROISSANT} does not describe these tables as lemur does")
-    return check_faults("card", wrong, f"opens {plural(len(tables), 'table')}, and describes them")
-
-
 def check_faults(name: str, wrong: list[str], passed: str) -> Check:
     """Return a check that fails with the first three faults, or passes if there are none.
 
@@ -177,8 +166,6 @@ def check_derived(folder: Path, manifest: Manifest, made: Path, stated: Mapping[
     Args: made: a folder with the files. stated: facts by field of the manifest, `counts` and `details`.
     """
     names = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
-    if CROISSANT in names:  # Parquet files of other releases of Arrow have other digests; their cells are compared
-        restate_croissant(made / CROISSANT, made / CROISSANT, manifest.outputs)
     if manifest.versions.get("matplotlib") != package_versions()["matplotlib"]:
         names = [name for name in names if not name.endswith((".png", ".svg"))]
     wrong: list[str] = []

@@ -23,7 +23,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
-from manifests.folders.reading import describe, read_bytes
+from manifests.folders.tables import describe, read_bytes
 from manifests.records import Ratio, Record, Sha256, first_fault
 
 FILE_NAME = "manifest.json"

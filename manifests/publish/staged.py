@@ -21,10 +21,9 @@ import pyarrow.parquet as pq
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.croissant import restate_croissant
+from manifests.folders.cards import restate_croissant
 from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
-from manifests.folders.reading import reading
-from manifests.folders.tables import CROISSANT, open_writer
+from manifests.folders.tables import CROISSANT, open_writer, reading
 from manifests.provenance import (
     SPECS,
     TABLE,

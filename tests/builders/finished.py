@@ -23,7 +23,7 @@ from train.model.contract import lemur_name
 from train.runs.job import read_record
 from train.runs.run import Resources
 from train.runs.run_folder import canonical_json, read_identity, recipe_text, write_run_manifest
-from train.studies.ablation import FULL, ablation_page, folder_name, read_study, write_study
+from train.studies.ablation import ABLATION, FULL, folder_name, read_study, write_study
 from train.studies.study import Study
 
 IMAGES = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
@@ -115,7 +115,7 @@ def _write_study(folder: Path) -> Path:
     (folder / "runs").mkdir()
     records = [read_record(_write_run(folder / "runs" / name, seed=0, page=False)) for name in names]
     write_study(folder, read_study(folder, plan), plan)
-    study.close(records, {"records.jsonl": 2}, ablation_page)
+    study.close(records, {"records.jsonl": 2}, ABLATION)
     return folder
 
 

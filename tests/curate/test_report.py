@@ -14,8 +14,8 @@ import pytest
 from datasets import load_dataset
 
 from curate.commands import summary_text
+from curate.compute.outcome import STAGES
 from curate.model.options import CurateOptions
-from curate.published.outcome import STAGES
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table

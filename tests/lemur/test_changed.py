@@ -19,7 +19,7 @@ import pytest
 from lemur.folders import verify_folder
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.croissant import restate_croissant
+from manifests.folders.cards import restate_croissant
 from manifests.folders.manifest import read_manifest, write_manifest
 from tests.builders.finished import write_all
 

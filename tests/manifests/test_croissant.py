@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lemur_core.files.atomic import sha256_file
-from manifests.folders.cards import card_yaml
-from manifests.folders.croissant import DataOrigin, is_described, restate_croissant, write_croissant
+from manifests.folders.cards import DataOrigin, card_yaml, is_described, restate_croissant, write_croissant
 from manifests.folders.kinds import EXTRACTION, SNAPSHOT, Card, Kind
 from manifests.folders.manifest import Output
 from manifests.folders.tables import CROISSANT, Table, select_tables, write_table, write_tables

@@ -25,7 +25,7 @@ from train.model.slots import Filler
 from train.runs.job import EpochFigures, read_record
 from train.runs.run import Resources
 from train.runs.run_folder import canonical_json, read_identity, recipe_text, record_text, write_run_manifest
-from train.studies.ablation import FULL, ablation_page, read_study, write_study
+from train.studies.ablation import ABLATION, FULL, read_study, write_study
 from train.studies.study import Study
 
 DATA = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
@@ -267,7 +267,7 @@ def make_study(out: Path, library: Path) -> tuple[Study, list[TrainingRecord]]:
 def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
     study, records = make_study(out, library)
-    study.close(records, {"records.jsonl": 2}, ablation_page)
+    study.close(records, {"records.jsonl": 2}, ABLATION)
     manifest = read_manifest(out)
     assert (manifest.kind, manifest.parameters, manifest.parents) == ("ablation", PLAN, [describe_parent(library)])
     assert manifest.counts == {"runs": 2, "status": {"ok": 2}}
@@ -276,20 +276,20 @@ def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_p
     assert faults(out) == {}
     before = (out / "manifest.json").read_bytes()
     study.open({**PLAN, "seeds": (0, 1)}, library)
-    study.close(records, {"records.jsonl": 2}, ablation_page)
+    study.close(records, {"records.jsonl": 2}, ABLATION)
     assert (out / "manifest.json").read_bytes() == before
     study.open({**PLAN, "seeds": [0, 1, 2]}, library)
     assert not (out / "manifest.json").exists(), "while another plan runs, the folder is finished for neither"
-    study.close(records, {}, ablation_page)
+    study.close(records, {}, ABLATION)
     cut = records[1].model_copy(update={"status": "timeout", "error": "stopped after 9 s; 1 whole epoch of 2 is kept"})
-    study.close([records[0], cut], {}, ablation_page)
+    study.close([records[0], cut], {}, ABLATION)
     assert not (out / "manifest.json").exists(), "a run can go on"
 
 
 def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "study"
     study, records = make_study(out, library)
-    study.close(records, {}, ablation_page)
+    study.close(records, {}, ABLATION)
     links = show("full-seed1", [out, library]).links
     assert [link.what for link in links[:5]] == ["in", "run", "network", "block", "manifest"]
     assert (links[1].facts["seed"], links[5].what, links[6].what) == (1, "manifest", "parent")

@@ -34,7 +34,7 @@ from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox.server.received import INTEGERS
 from manifests.folders.kinds import Verifier
 from manifests.folders.manifest import FILE_NAME
-from manifests.folders.reading import CHECK_ERRORS, read_text
+from manifests.folders.tables import CHECK_ERRORS, read_text
 from manifests.records import TrainingRecord, drop_outcomes
 from train.model.contract import check_contract, lemur_digest, lemur_name, transform_module
 from train.runs.job import NET, EpochFigures, read_history, read_record

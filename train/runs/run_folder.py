@@ -15,7 +15,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import count, plural
 from lemur_core.files.progress import note
 from manifests.folders.checks import Check, check_faults
-from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, finish, link, table
+from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, link, table
 from manifests.folders.kinds import Folder, Kind, lines_text, verify_folder
 from manifests.folders.manifest import (
     FILE_NAME,
@@ -24,11 +24,8 @@ from manifests.folders.manifest import (
     Parent,
     Stopwatch,
     describe_parent,
-    list_outputs,
-    package_versions,
-    write_manifest,
 )
-from manifests.folders.reading import read_bytes, read_json, read_text
+from manifests.folders.tables import read_bytes, read_json, read_text
 from manifests.provenance import find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord
 from train.compose.library import open_library
@@ -168,24 +165,19 @@ def write_run_manifest(
     Args: library: the extraction folder that it was assembled from; not named if it lacks one of the blocks. page:
         write its page too; a study shows its runs on its own page.
     """
-    stated = state_run(record, identity)
-    manifest = Manifest(
-        kind=KIND,
-        versions=package_versions() | stated.pop("versions"),
-        **stated,
+    RUN.finish(
+        folder,
+        {HISTORY: record.epochs},
+        watch,
+        page=page,
+        **state_run(record, identity),
         inputs=[
             Input(name=NET, sha256=record.code_sha256, bytes=(folder / NET).stat().st_size),
             Input(name="recipe", sha256=record.recipe_sha256, bytes=len(record.recipe.encode())),
             images_input(data),
         ],
         parents=_parents(library, record),
-        outputs=list_outputs(folder, {HISTORY: record.epochs}),
-        measured=watch.measure(),
     )
-    if page:
-        finish(folder, manifest, run_page, watch)
-    else:
-        write_manifest(folder, manifest)
 
 
 def recipe_text(record: TrainingRecord) -> str:

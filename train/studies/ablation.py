@@ -178,7 +178,7 @@ def ablate(
             records[name][seed] = record
         rows = _rows(records)
         write_study(out, records, plan)
-        study.close(results, {RECORDS: len(results)}, ablation_page)
+        study.close(results, {RECORDS: len(results)}, ABLATION)
         note(f"ablation: {len(results)} runs of {len(recipes)} variants -> {out}")
     return Ablation(out, tuple(rows))
 

@@ -1,21 +1,17 @@
 """The folder of a study: many runs by a written plan."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lemur_core.files.atomic import check_writable, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note
-from manifests.folders.frame import Page, write_page
+from manifests.folders.kinds import Kind
 from manifests.folders.manifest import (
     FILE_NAME,
-    Manifest,
     Stopwatch,
-    list_outputs,
-    package_versions,
     read_manifest,
-    write_manifest,
 )
 from manifests.records import TrainingRecord
 from train.data import Cifar10
@@ -83,14 +79,10 @@ class Study:
                 note(f"{len(records)} of {len(runs)}  {name}: {result_text(record)}{took}")
         return records
 
-    def close(
-        self, records: Sequence[TrainingRecord], rows: Mapping[str, int], page: Callable[[Path, Manifest], Page]
-    ) -> None:
-        """Write the manifest, of the kind that the plan names, unless a run can be resumed.
+    def close(self, records: Sequence[TrainingRecord], rows: Mapping[str, int], kind: Kind) -> None:
+        """Write page and manifest, unless a run can be resumed.
 
-        An existing manifest that differs only in measured values is kept.
-
-        Args: records: records of all its runs. rows: row counts of its tables. page: builds the page of this kind.
+        Args: records: records of all its runs. rows: row counts of its tables.
         """
         out = self._out
         if open_runs := [record for record in records if can_resume(record)]:
@@ -99,23 +91,16 @@ class Study:
             note(f"{out}: no {FILE_NAME} yet: {first} can be resumed; run the same command again")
             return
         plan = json.loads(json.dumps(self._plan))  # not read from the file, whose keys are sorted: pages keep the order
-        manifest = Manifest(
-            kind=plan["study"],
-            versions=package_versions() | (torch_versions(records[0]) if records else {}),
+        kind.finish(
+            out,
+            rows,
+            self._watch,
+            versions=torch_versions(records[0]) if records else {},
             parameters=plan,
             inputs=[images_input(self._data)],
             parents=parents_in(self._library),
             counts=count_study(records),
-            details={},
-            outputs=list_outputs(out, dict(rows)),
-            measured=self._watch.measure(),
         )
-        write_page(out, page(out, manifest))
-        if (out / FILE_NAME).is_file():
-            older = read_manifest(out)
-            if older == manifest.model_copy(update={"measured": older.measured}):
-                return
-        write_manifest(out, manifest)
 
 
 def count_study(records: Sequence[TrainingRecord]) -> dict[str, object]:

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from curate.compute.behavior import compare_behaviors
 from curate.compute.graphs import GraphTrace
+from curate.compute.outcome import DUPLICATE_STAGES
 from curate.model.corpus import fill_store
 from curate.model.features import FeatureStore
 from curate.model.options import CurateOptions
-from curate.published.outcome import DUPLICATE_STAGES
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file, write_text
@@ -35,8 +35,7 @@ from lemur_core.similarity.overlap import Multiset, OverlapIndex, build_multiset
 from lemur_core.similarity.views import Views
 from manifests.folders.kinds import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
-from manifests.folders.reading import reading
-from manifests.folders.tables import iterate_rows, read_table
+from manifests.folders.tables import iterate_rows, read_table, reading
 from manifests.provenance import SPECS
 from manifests.records import Agreement, Block, Decision, LemurRecord, NetworkRow
 
