@@ -103,17 +103,9 @@ def write_synthesis(
         if record.failed is None
     ]
     with atomic_folder(out, force=force) as folder:
-        (folder / NETS).mkdir()
-        for row in accepted:
-            write_text(folder / NETS / f"{row.nn}.py", row.nn_code)
-        write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in records))
-        row_counts = write_tables(
-            folder / RECORDS, "train", Synthesized, (row.model_dump() for row in accepted), len(accepted)
-        )
-        rows = {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in row_counts.items()}
+        rows = write_contents(folder, records, accepted, parameters)
         parents = list({parent.sha256: parent for parent in map(describe_parent, folders)}.values())
-        write_text(folder / "report.md", report_text(records, parameters))
-        _FACED.finish(
+        FACED.finish(
             folder,
             rows,
             watch,
@@ -123,6 +115,24 @@ def write_synthesis(
             details={"license": license_},
         )
     return counts
+
+
+def write_contents(
+    folder: Path,
+    records: Sequence[SynthesisAttempt],
+    accepted: Sequence[Synthesized],
+    parameters: Mapping[str, object],
+) -> dict[str, int]:
+    """Write tables, networks and report of a synthesis. Returns: rows by path."""
+    (folder / NETS).mkdir(parents=True)
+    for row in accepted:
+        write_text(folder / NETS / f"{row.nn}.py", row.nn_code)
+    write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in records))
+    written = write_tables(
+        folder / RECORDS, "train", Synthesized, (row.model_dump() for row in accepted), len(accepted)
+    )
+    write_text(folder / "report.md", report_text(records, parameters))
+    return {ATTEMPTS: len(records)} | {f"{RECORDS}/{name}": number for name, number in written.items()}
 
 
 def make_row(
@@ -168,7 +178,7 @@ def _card(_: Path, manifest: Manifest) -> Card:
     )
 
 
-_FACED = replace(FORMAT, card=_card)
+FACED = replace(FORMAT, card=_card)
 
 
 def report_text(records: Sequence[SynthesisAttempt], parameters: Mapping[str, object]) -> str:
@@ -229,18 +239,13 @@ def derive(folder: Folder, made: Path) -> Json:
         )
         for attempt in FORMAT.rows(folder.path, SynthesisAttempt)
     ]
-    write_table(made / ATTEMPTS, arrow_schema(SynthesisAttempt), (record.model_dump() for record in attempts))
     license_ = folder.manifest.details.get("license") or NOASSERTION
     rows = [
         make_row(attempt, row.block_code, row.graph, row.graph_widths, license_)
         for attempt in attempts
         if (row := stored.get(attempt.nn or "")) is not None
     ]
-    (made / NETS).mkdir()
-    for row in rows:
-        write_text(made / NETS / f"{row.nn}.py", row.nn_code)
-    write_tables(made / RECORDS, "train", Synthesized, (row.model_dump() for row in rows), len(rows))
-    write_text(made / "report.md", report_text(attempts, folder.manifest.parameters))
+    write_contents(made, attempts, rows, folder.manifest.parameters)
     return {"counts": {attempt.model: count_attempts(attempts) for attempt in attempts[:1]}}
 
 
@@ -290,4 +295,4 @@ def _show_network(row: Synthesized, attempt: SynthesisAttempt) -> FoundItem:
     return FoundItem((FolderLink("network", row.nn, facts),), (row.block_code,))
 
 
-KINDS = (replace(_FACED, derive=derive, laws=(check_synthesis,), items=list_networks),)
+KINDS = (replace(FACED, derive=derive, laws=(check_synthesis,), items=list_networks),)

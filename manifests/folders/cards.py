@@ -29,6 +29,7 @@ from manifests.folders.tables import Table
 from manifests.provenance.licenses import NOASSERTION
 from manifests.records import arrow_schema
 
+CARD = "README.md"
 #: Where a folder lies, as its card says before it is published.
 HERE = "path/to/this/folder"
 #: Sizes of data sets, as the Hub names them.

@@ -19,6 +19,7 @@ from lemur_core.files.errors import UserError, missing_name
 from lemur_core.files.markdown import article, make_visible
 from manifests import records
 from manifests.folders.cards import (
+    CARD,
     EXTRACTION_DISCLOSURE,
     HERE,
     SNAPSHOT_DISCLOSURE,
@@ -290,7 +291,7 @@ class Kind:
             tool=tool,
             address=get_address(manifest),
         )
-        write_text(target / "README.md", text)
+        write_text(target / CARD, text)
         write_text(target / CROISSANT, croissant_text(folder, card, tables, command=self.command, tags=tags, tool=tool))
 
     def finish(
@@ -333,7 +334,7 @@ class Kind:
 
 def get_address(manifest: Manifest) -> str:
     """Return where the card of a folder says that it is."""
-    return str((manifest.details.get("published") or {}).get("repository", HERE))
+    return str(manifest.details.get("published", {}).get("repository", HERE))
 
 
 def _join(items: Iterable[ListedItem]) -> FoundItem | None:

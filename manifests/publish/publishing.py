@@ -315,7 +315,7 @@ def publish(
     failed = next((check for check in verify(folder) if not check.ok), None)
     if failed is not None:
         raise UserError(f"{folder}: {failed.name}: {failed.detail}; see `lemur verify`; create the folder again")
-    with stage_files(folder, page=page) as ready, hub.session():
+    with stage_files(folder, page=page, address=repo_id) as ready, hub.session():
         local = _read_unchanged(folder, manifest, ready)  # everything below refers to these bytes
         if dry_run:
             hub = replace(hub, delays=(), answer_seconds=min(hub.answer_seconds, _BRIEF))

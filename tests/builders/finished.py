@@ -12,11 +12,11 @@ from curate.run.pipeline import curate
 from curate.sources import open_sources
 from lemur.experts.facts import ANSWERS, EVALUATED, load_settings, write_scores
 from lemur.experts.injection import Workspace
-from lemur.synthesis.folder import ATTEMPTS, FORMAT, NETS, count_attempts, make_row, report_text
+from lemur.synthesis.folder import FACED, count_attempts, make_row, write_contents
 from lemur.synthesis.steps import STEPS
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
-from manifests.folders.tables import write_table, write_tables
-from manifests.records import ExpertAnswer, SynthesisAttempt, Synthesized, arrow_schema
+from manifests.folders.tables import write_table
+from manifests.records import ExpertAnswer, SynthesisAttempt, arrow_schema
 from tests.builders import synthesis, training
 from train.data import Cifar10
 from train.model.contract import lemur_name
@@ -130,17 +130,14 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
         SynthesisAttempt(**common, attempt=1, answer="x", passed=STEPS[:1], failed=STEPS[1], error="no", code=None, code_sha256=None, nn=None),
     ]  # fmt: skip
     row = make_row(attempts[0], "2" * 64, "3" * 64, "4" * 64, "MIT")
-    (folder / NETS).mkdir(parents=True)
-    (folder / NETS / f"{name}.py").write_text(code, encoding="utf-8")
-    (folder / "report.md").write_text(report_text(attempts, {}))
-    write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (one.model_dump() for one in attempts))
-    write_tables(folder / "data" / "records", "train", Synthesized, iter([row.model_dump()]), 1)
-    stated = {
-        "counts": {"m": count_attempts(attempts)},
-        "parents": [describe_parent(library)],
-        "details": {"license": "MIT"},
-    }
-    write_manifest(folder, _manifest(folder, FORMAT.name, **stated))
+    FACED.finish(
+        folder,
+        write_contents(folder, attempts, [row], {}),
+        Stopwatch(),
+        counts={"m": count_attempts(attempts)},
+        parents=[describe_parent(library)],
+        details={"license": "MIT"},
+    )
     return folder
 
 
