@@ -1,6 +1,5 @@
 """The codes that a network is compared with: records of a snapshot or blocks of an extraction, and their graphs."""
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -319,17 +318,13 @@ def _read_removed(folder: Path) -> tuple[dict[str, ReferenceCode], list[str]]:
 
 def _iter_source(source: RecordSource) -> Iterator[tuple[ReferenceCode, str]]:
     """Yield each distinct code of a source, by the first of its names."""
-    seen: set[str] = set()
-    for batch in source.batches():
-        encoded = batch.column("nn_code").dictionary_encode()
-        names: dict[int, str] = {}
-        for index, name in zip(encoded.indices.to_pylist(), batch.column("nn").to_pylist(), strict=True):
-            names.setdefault(index, name)
-        for index, code in enumerate(encoded.dictionary.to_pylist()):
-            id_ = hashlib.sha256(code.encode()).hexdigest()
-            if id_ not in seen:
-                seen.add(id_)
-                yield ReferenceCode(names[index], id_), code
+    seen: set[bytes] = set()
+    for batch, codes, places in source.coded_batches():
+        names = batch.column("nn").to_pylist()
+        for (digest, code), first in zip(codes, np.unique(places, return_index=True)[1].tolist(), strict=False):
+            if digest not in seen:
+                seen.add(digest)
+                yield ReferenceCode(names[first], digest.hex()), code
 
 
 def _iter_blocks(folder: Path) -> Iterator[tuple[ReferenceCode, str]]:

@@ -107,12 +107,14 @@ def stage_files(folder: Path, *, page: bool = False, address: str | None = None)
 def _address(staged: Staged, folder: Path, scratch: Path, address: str) -> None:
     """Let the card name its repository, and the manifest state it beside its digest before, which children know."""
     manifest = read_manifest(staged.files[FILE_NAME].parent)
-    text = address_card((folder / CARD).read_text(encoding="utf-8"), get_address(manifest), address)
+    before = (folder / CARD).read_text(encoding="utf-8")
+    if (text := address_card(before, get_address(manifest), address)) == before:
+        return
     write_text(scratch / CARD, text)
     about = {"sha256": sha256_file(scratch / CARD), "bytes": (scratch / CARD).stat().st_size}
     outputs = [item.model_copy(update=about) if item.path == CARD else item for item in manifest.outputs]
-    before = {"manifest": sha256_file(folder / FILE_NAME), **manifest.details.get("published", {})}
-    details = {**manifest.details, "published": {**before, "repository": address}}
+    stated = {"manifest": sha256_file(folder / FILE_NAME), **manifest.details.get("published", {})}
+    details = {**manifest.details, "published": {**stated, "repository": address}}
     write_manifest(scratch, manifest.model_copy(update={"outputs": outputs, "details": details}))
     staged.files.update({CARD: scratch / CARD, FILE_NAME: scratch / FILE_NAME})
 
