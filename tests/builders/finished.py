@@ -68,7 +68,7 @@ def _write_snapshot(base: Path) -> Path:
     """A snapshot with graphs and conversations; beside it more rows."""
     first = [
         ("a-one", "", 8),
-        ("a-two", "# a comment\n", 8),
+        ("a-two", "# SPDX-License-Identifier: GPL-3.0-only\n", 8),
         ("a-three", "class Unused:\n    x = 1\n\n\n", 8),
         ("b-one", "def f(a, b):\n    return a * b + 3\n\n\n", 4),
     ]
@@ -81,7 +81,7 @@ def _write_snapshot(base: Path) -> Path:
     _write_lines(base / "rows.jsonl", rows)
     more = [{**rows[0], "nn": "d-new", "nn_code": "\n".join(f"y{n} = {n} * {n} + {n}" for n in range(60))}, rows[1]]
     _write_lines(base / "more.jsonl", more)
-    options = CurateOptions(chat=True)
+    options = CurateOptions(chat=True, license="MIT")
     curate(open_sources([str(base / "rows.jsonl")]), base / "snapshot", options, jobs=1)
     return base / "snapshot"
 
