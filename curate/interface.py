@@ -27,7 +27,7 @@ from lemur_core.graphs.graph import Graph
 from manifests.folders.checks import Check
 from manifests.folders.kinds import SNAPSHOT, FoundItem
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import find_row, read_frame
+from manifests.folders.tables import read_frame
 from manifests.records import Decision, NetworkRow
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Snapshot:
         id_ = found.facts["id"]
         if id_ is None:
             raise MissingNameError(f"{name_or_id}: has no usable code: {found.facts['reason']}")
-        row = find_row(SNAPSHOT.files(self.folder, "networks"), NetworkRow, id_, tuple(NetworkRow.model_fields))
+        row = next(SNAPSHOT.rows(self.folder, NetworkRow, ids={id_}), None)
         if row is None:
             raise UserError(f"{self.folder}: damaged snapshot: {id_[:16]} is not among its networks; verify it")
         return CuratedNetwork(self.folder, row, found)

@@ -14,7 +14,7 @@ from curate.folder.page import FACED
 from curate.folder.verify import check_snapshot
 from curate.run.derive import derive
 from lemur_core.files import Json
-from lemur_core.graphs.graph import FORM, TORCH
+from lemur_core.graphs.graph import FORM, TORCH, get_public
 from manifests.conversations.conversation import find_conversation
 from manifests.folders.checks import Check, check_faults
 from manifests.folders.kinds import SNAPSHOT, FolderLink, FoundItem, verify_folder
@@ -74,7 +74,7 @@ def compute_again(folder: Path, count: int, jobs: int | None) -> list[Check]:
         row.id: row
         for row in SNAPSHOT.rows(folder, GraphRow, ("id", *_IDENTITIES, "torch", "form"), ids={*chosen, *codes})
     }
-    if any((row.torch, row.form) != (TORCH, FORM) for row in stored.values()):
+    if any((get_public(row.torch), row.form) != (TORCH, FORM) for row in stored.values()):
         return [Check(_NAME, ok=True, detail="not computed: the graphs were stored by another release")]
     facts: dict[str, Json] = {}
     for id_ in chosen:

@@ -6,7 +6,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def overview(folder: Path, manifest: Manifest) -> frame.Page:
         f" {plural(rows, 'row')}, evaluations of {plural(counts['networks'], 'network')} (a name with a code)."
     )
     networks = read_table(
-        SNAPSHOT.files(folder, "networks"), NetworkRow, ("nn", "prefix", "family", "stage", "split", "graph")
+        SNAPSHOT.files(folder, "networks"), NetworkRow, ("prefix", "family", "stage", "split", "graph")
     )
     decisions = read_table(
         SNAPSHOT.files(folder, "decisions"), Decision, ("row", "id", "nn", "stage", "reason", "agreement")
@@ -105,29 +104,23 @@ def _agreements(decisions: pa.Table) -> str:
 def _groups(networks: pa.Table, column: str) -> frame.View:
     """Return the codes of each prefix or family: those that came in, were removed at each stage, and are kept.
 
-    Of a prefix, which is what one generator wrote, also how many computations its traced codes are, and how many codes
-    are kept of each quarter of its names, in their order: what is new over time.
+    Of a prefix, which is what one generator wrote, also how many computations its traced codes are.
     """
     by_name = column == "prefix"
-    rows = networks.select([column, "stage", "split", "nn", "graph"]).to_pylist()
+    rows = networks.select([column, "stage", "split", "graph"]).to_pylist()
     members: dict[str, list[Mapping[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: _natural(row["nn"])):
+    for row in rows:
         members.setdefault(row[column], []).append(row)
     every = Counter(row["stage"] for row in rows)
     removed = [stage for stage in ("filter", *REMOVED) if every[stage]]
 
-    def cells(name: str, own: Sequence[Mapping[str, Any]], *, single: bool = True) -> list[frame.Cell]:
+    def cells(name: str, own: Sequence[Mapping[str, Any]]) -> list[frame.Cell]:
         stages, splits = Counter(row["stage"] for row in own), Counter(row["split"] for row in own if not row["stage"])
         kept, dropped = stages[None], sum(stages[stage] for stage in REMOVED)
         line: list[frame.Cell] = [name, len(own)]
         if by_name:
             graphs = [row["graph"] for row in own if row["graph"]]
-            ends = [len(own) * quarter // 4 for quarter in range(5)]
-            quarters = [sum(not row["stage"] for row in own[start:end]) for start, end in pairwise(ends)]
-            line += [
-                f"{count(len(set(graphs)))} of {count(len(graphs))}" if graphs else None,
-                " · ".join(map(count, quarters)) if single else None,
-            ]
+            line.append(f"{count(len(set(graphs)))} of {count(len(graphs))}" if graphs else None)
         line += [*(stages[stage] for stage in removed), kept, percent(dropped, kept + dropped)]
         return [*line, *(splits[split] for split in SPLITS)]
 
@@ -137,15 +130,10 @@ def _groups(networks: pa.Table, column: str) -> frame.View:
     listed = listed if len(listed) <= frame.LONGEST + 1 else listed[: frame.LONGEST]
     lines = [cells(name or "(none)", members[name]) for name in listed]
     if rest := [name for name in ranked if name not in listed]:
-        lines.append(cells(plural(len(rest), "other"), [row for name in rest for row in members[name]], single=False))
-    further = ["computations of the traced", "kept of each quarter of names"] if by_name else []
+        lines.append(cells(plural(len(rest), "other"), [row for name in rest for row in members[name]]))
+    further = ["computations of the traced"] if by_name else []
     head = [column, "codes in", *further, *removed, "kept", "% dropped", *SPLITS]
     return frame.table(f"By {column}", head, lines)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts names with their numbers by value: ga-9 before ga-10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _splits(records: pa.Table) -> frame.View:

@@ -26,7 +26,7 @@ from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.cache import cache_folder, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
-from lemur_core.graphs.graph import FORM, TORCH, Graph
+from lemur_core.graphs.graph import FORM, TORCH, Graph, get_public
 from lemur_core.graphs.identity import compute_identities, subtrees
 from lemur_core.graphs.networks.order import digest_weights
 from lemur_core.graphs.serialization import load_graphs
@@ -284,7 +284,7 @@ def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, dict[str, Graph]]]:
 def _iter_graph_rows(folder: Path, columns: list[str]) -> Iterator[Json]:
     path = folder / "graphs.parquet"
     for row in iterate_rows(path, columns) if path.exists() else ():
-        if row["graph"] is not None and (row["torch"], row["form"]) != (TORCH, FORM):
+        if row["graph"] is not None and (get_public(row["torch"]), row["form"]) != (TORCH, FORM):
             raise UserError(
                 f"{folder}: its graphs are form {row['form']} of torch {row['torch']}, here is form {FORM} of"
                 f" torch {TORCH}; create the snapshot again, or use that torch"

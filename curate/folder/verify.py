@@ -18,6 +18,7 @@ from curate.model.residue import strip_residue
 from curate.model.rights import is_withheld
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
+from lemur_core.graphs.graph import get_public
 from lemur_core.graphs.identity import IDENTITIES
 from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import MAX_SETS, exact_pairs, iterate_pairs, link_by_lsh
@@ -327,7 +328,7 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     torch = snapshot.manifest.versions.get("torch")  # folders that are older name no runtime
     for row in iterate_rows(snapshot.folder / "graphs.parquet"):
         id_, traced_with = row["id"], row["torch"]
-        if torch is not None and traced_with not in (None, torch):
+        if None not in (torch, traced_with) and get_public(traced_with) != get_public(torch):
             wrong.append(f"{id_[:12]}: traced with torch {traced_with}, the manifest names {torch}")
         # `derive` works out the identities of a whole snapshot.
         if snapshot.withheld and id_ not in snapshot.withheld and row["eval"] is not None:
@@ -349,7 +350,7 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
         for digest in own:
             distinct[digest].append(record)
     measured = sum(record["behavior"] is not None for record in snapshot.records)
-    detail = f"{known:,} of {len(snapshot.records):,} kept records have a graph, all different"
+    detail = f"{known:,} of {plural(len(snapshot.records), 'kept record')} with a graph, all different"
     detail += f"; the numbers of {measured:,}, too" if measured else ""
     detail += f", traced with torch {torch}" if torch is not None else ""
     return check_faults("graphs", wrong, detail)

@@ -266,9 +266,9 @@ def check_synthesis(folder: Folder) -> list[Check]:
         faults.append("the table of networks does not hold the accepted ones")
     if len({row.graph for row in rows}) != len(rows):
         faults.append("two networks compute the same")
-    networks = f"{len(rows):,} networks: names and contract; each passed all {len(STEPS)} steps"
+    networks = f"{plural(len(rows), 'network')}: names and contract; each passed all {len(STEPS)} steps"
     return [
-        check_faults("attempts", wrong, f"{len(attempts):,} answers, each with its outcome"),
+        check_faults("attempts", wrong, f"{plural(len(attempts), 'answer')}, each with its outcome"),
         check_faults("networks", faults, networks),
     ]
 

@@ -88,12 +88,20 @@ def read_rows(
     Raises: OSError or pyarrow.ArrowException if a table cannot be read, lacks a column that has no default, or holds
         what does not fit a column.
     """
+    needed = columns if ids is None or not columns else tuple(dict.fromkeys(("id", *columns)))
     wanted = None if ids is None else pa.array(sorted(ids), pa.string())
     for path in files:
-        with open_table(path, record, columns) as (file, present):
-            for batch in file.iter_batches(batch_size=_ROWS_READ, columns=present):
-                chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
-                yield from as_records(chosen, record)
+        with open_table(path, record, needed) as (file, present):
+            names = [name for name in present if not columns or name in columns]
+            for group in range(file.num_row_groups):
+                # The ids alone first: codes are large, and few rows may be wanted.
+                if wanted is not None:
+                    found = pc.is_in(file.read_row_group(group, columns=["id"])["id"], value_set=wanted)
+                    if not pc.any(found, min_count=0).as_py():
+                        continue
+                for batch in file.iter_batches(batch_size=_ROWS_READ, row_groups=[group], columns=present):
+                    chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
+                    yield from as_records(chosen.select(names), record)
 
 
 def read_table(files: Iterable[Path], record: type[Record], columns: Sequence[str] = ()) -> pa.Table:
@@ -125,24 +133,6 @@ def read_frame(files: Iterable[Path]) -> "pandas.DataFrame":
     """Read tables whole as a data frame, with all their columns. Raises: as `read_rows`."""
     frame: pandas.DataFrame = pa.concat_tables([pq.read_table(path) for path in files]).to_pandas()
     return frame
-
-
-def find_row(files: Iterable[Path], record: type[R], id_: str, columns: Sequence[str] = ()) -> R | None:
-    """Find the first row of an id; only the matching row group is read beyond its ids.
-
-    Args: files, record, columns: as in `read_rows`. id_: the value of column `id`.
-    Returns: the row, or None.
-    Raises: as `read_rows`.
-    """
-    for path in files:
-        with open_table(path, record, ("id", *columns)) as (file, present):
-            for group in range(file.num_row_groups):
-                # The ids alone first: codes are large, and one row is wanted.
-                index = pc.index(file.read_row_group(group, columns=["id"])["id"], id_).as_py()
-                if index >= 0:
-                    names = [name for name in present if name in columns] if columns else present
-                    return as_records(file.read_row_group(group, columns=names).slice(index, 1), record)[0]
-    return None
 
 
 @contextlib.contextmanager

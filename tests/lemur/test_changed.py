@@ -232,6 +232,14 @@ def test_a_sound_folder_passes(whole: dict[str, Path], name: str) -> None:
     assert is_found(whole[name]) is None
 
 
+def test_builds_of_one_torch_are_one_torch(whole: dict[str, Path], tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole["snapshot"], tmp_path / "copy"))
+    manifest = read_manifest(copy)
+    build = {"torch": f"{manifest.versions['torch']}+cu132"}
+    write_manifest(copy, manifest.model_copy(update={"versions": manifest.versions | build}))
+    assert is_found(copy) is None
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_some_changes_are_found(whole: dict[str, Path], tmp_path: Path, name: str) -> None:
     changes = list(list_changes(whole[name]))

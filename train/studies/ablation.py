@@ -408,7 +408,7 @@ def check_study(folder: Folder) -> Check:
     plan = folder.manifest.parameters
     if [(item.name, item.sha256) for item in folder.manifest.inputs] != [(plan["data"], plan["data_sha256"])]:
         wrong.append("the input is not the data of the plan")
-    return check_faults("runs", wrong, f"{len(runs):,} runs as their records and manifests state")
+    return check_faults("runs", wrong, f"{plural(len(runs), 'run')} as records and manifests state")
 
 
 ABLATION = Kind("ablation", "lemur train ablate", derive=derive_study, laws=(check_study,), page=ablation_page)
