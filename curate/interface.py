@@ -24,8 +24,7 @@ from lemur_core.files.errors import MissingNameError, UsageError, UserError
 from lemur_core.files.progress import hide_progress
 from lemur_core.files.workers import on_cluster
 from lemur_core.graphs.graph import Graph
-from manifests.folders.checks import Check
-from manifests.folders.kinds import SNAPSHOT, FoundItem
+from manifests.folders.kinds import SNAPSHOT, Check, FoundItem
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import read_frame
 from manifests.records import Decision, NetworkRow

@@ -15,9 +15,8 @@ from curate.folder.verify import check_snapshot
 from curate.run.derive import derive
 from lemur_core.files import Json
 from lemur_core.graphs.graph import FORM, TORCH, get_public
-from manifests.conversations.conversation import find_conversation
-from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import SNAPSHOT, FolderLink, FoundItem, verify_folder
+from manifests.conversations import find_conversation
+from manifests.folders.kinds import SNAPSHOT, Check, FolderLink, FoundItem, check_faults, verify_folder
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import read_table
 from manifests.records import ChatRow, Decision, GraphRow, LemurRecord, NetworkRow

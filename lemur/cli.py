@@ -44,7 +44,7 @@ from manifests.options import Level
 from manifests.options.colors import paint, paint_outcomes
 
 if TYPE_CHECKING:
-    from manifests.folders.checks import Check
+    from manifests.folders.kinds import Check
 
 # Commands import what they call by themselves: torch and the tables take seconds, which `--help` does not need.
 _EXTRACT = "Extract: repositories in, validated blocks out"

@@ -26,9 +26,19 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import article, make_visible
 from lemur_core.files.progress import show_steps
 from lemur_core.files.python import read_python_file
-from manifests.folders.checks import Check, check_faults, check_files, find_links
 from manifests.folders.frame import Page, foreign_page_files
-from manifests.folders.kinds import FolderLink, FoundItem, Kind, ListedItem, describe_inlined, manifest_link
+from manifests.folders.kinds import (
+    Check,
+    FolderLink,
+    FoundItem,
+    Kind,
+    ListedItem,
+    check_faults,
+    check_files,
+    describe_inlined,
+    find_links,
+    manifest_link,
+)
 from manifests.folders.kinds import verify_folder as verify_kind
 from manifests.folders.manifest import (
     FILE_NAME,

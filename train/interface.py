@@ -11,7 +11,7 @@ from pathlib import Path
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import hide_progress
-from manifests.folders.checks import Check
+from manifests.folders.kinds import Check
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble as assemble

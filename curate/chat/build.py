@@ -28,7 +28,7 @@ from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import SandboxStage
-from manifests.conversations.conversation import Chat, Draft, Skipped, Subject, chat_card, fence, finish
+from manifests.conversations import Chat, Draft, Skipped, Subject, chat_card, fence, finish
 from manifests.options import MAX_TOKENS
 from manifests.records import CHAT_KINDS
 

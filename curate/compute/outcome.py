@@ -12,7 +12,7 @@ from curate.model.rights import Rights
 from curate.model.splits import CorpusSplits
 from lemur_core.files import Json
 from lemur_core.similarity.index import Verdict
-from manifests.conversations.conversation import Chat
+from manifests.conversations import Chat
 from manifests.provenance.licenses import NOASSERTION
 from manifests.records import SPLITS
 

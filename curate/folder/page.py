@@ -23,7 +23,7 @@ from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import count, percent, plural, ratio
 from lemur_core.graphs.graph import Graph
 from lemur_core.sandbox.runtime import option_for
-from manifests.conversations.conversation import read_chat
+from manifests.conversations import read_chat
 from manifests.folders import frame
 from manifests.folders.cards import Card
 from manifests.folders.kinds import SNAPSHOT, list_fields

@@ -16,7 +16,7 @@ from curate.sources.rows import MeasuredFacts, read_number, read_text
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
 from manifests import records
-from manifests.conversations.conversation import write_chat_tables
+from manifests.conversations import write_chat_tables
 from manifests.folders.tables import write_table, write_tables
 
 #: The sources that are LEMUR itself.

@@ -23,9 +23,8 @@ from lemur_core.graphs.identity import IDENTITIES
 from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import MAX_SETS, exact_pairs, iterate_pairs, link_by_lsh
 from lemur_core.similarity.minhash import jaccard
-from manifests.conversations.conversation import DROPS, Row, chat_rows, contents, read_fenced_code
-from manifests.folders.checks import Check, check_faults, run_checks
-from manifests.folders.kinds import SNAPSHOT, Folder
+from manifests.conversations import DROPS, Row, chat_rows, contents, read_fenced_code
+from manifests.folders.kinds import SNAPSHOT, Check, Folder, check_faults, run_checks
 from manifests.folders.tables import iterate_rows
 from manifests.provenance.heads import license_of_code
 from manifests.provenance.licenses import NOASSERTION, combine_licenses

@@ -27,7 +27,7 @@ from curate.run.strict import curate_strict
 from curate.sources.rows import ROW_SCHEMA, MeasuredFacts, RecordSource
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from manifests.conversations.conversation import DROPS, Chat, chat_rows, contents, conversation_id, count_tokens
+from manifests.conversations import DROPS, Chat, chat_rows, contents, conversation_id, count_tokens
 from manifests.folders.kinds import SNAPSHOT, Folder
 from manifests.folders.manifest import Input, Manifest
 from manifests.folders.tables import iterate_rows, read_table

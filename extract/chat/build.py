@@ -11,7 +11,7 @@ from pathlib import Path
 
 from extract.specs.make import strip_header
 from lemur_core.files import Json
-from manifests.conversations.conversation import Chat, Draft, Skipped, Subject, chat_card, fence, finish
+from manifests.conversations import Chat, Draft, Skipped, Subject, chat_card, fence, finish
 from manifests.options import MAX_TOKENS
 from manifests.provenance.licenses import NOASSERTION
 from manifests.provenance.parts import Parts, find_blocked_blocks, read_parts

@@ -18,7 +18,7 @@ from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.markdown import code_span, count, plural
 from lemur_core.graphs.serialization import deserialize
 from lemur_core.graphs.symbolic import evaluate_graph
-from manifests.conversations.conversation import read_chat
+from manifests.conversations import read_chat
 from manifests.folders.cards import Card
 from manifests.folders.frame import (
     Entry,

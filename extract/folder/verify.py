@@ -37,8 +37,7 @@ from lemur_core.sandbox import Failure, Job, Limits, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
-from manifests.folders.checks import Check, check_faults, run_checks
-from manifests.folders.kinds import EXTRACTION, Folder
+from manifests.folders.kinds import EXTRACTION, Check, Folder, check_faults, run_checks
 from manifests.folders.manifest import Manifest
 from manifests.provenance import TABLE, get_minimized_path, header_lines, is_guess
 from manifests.provenance.licenses import NOASSERTION, is_permissive

@@ -23,7 +23,7 @@ from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.similarity.views import Distinct, count_distinct
 from lemur_core.source.quality import code_quality
-from manifests.conversations.conversation import write_chat_tables
+from manifests.conversations import write_chat_tables
 from manifests.folders.manifest import Input, Manifest, Stopwatch, package_versions
 from manifests.folders.tables import write_table
 from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, get_minimized_path

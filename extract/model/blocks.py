@@ -17,7 +17,7 @@ from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files.errors import MissingNameError, UserError, near_names
 from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.python import decode_python
-from manifests.conversations.conversation import find_conversation
+from manifests.conversations import find_conversation
 from manifests.folders.kinds import EXTRACTION, FolderLink, FoundItem, lines_text
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import as_records, open_table, read_table

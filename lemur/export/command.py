@@ -1,17 +1,19 @@
 """Write a finished folder in another form: a folder of its own, with a card and a manifest that names its source."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lemur.export import ExportForm
-from lemur.export.conversations import export_completions
 from lemur.export.kernelbench import export_kernelbench
-from lemur.export.records import EXPORT, ExportContents
+from lemur.export.records import EXPORT, ExportContents, PromptCompletion
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
+from manifests.conversations import chat_rows
+from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import (
     Stopwatch,
     describe_parent,
@@ -20,6 +22,7 @@ from manifests.folders.manifest import (
 from manifests.folders.tables import reading, write_tables
 from manifests.provenance import TABLE
 from manifests.publish.staged import stage_files
+from manifests.records import SPLITS, Block, ChatMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,33 @@ class ExportReport:
         """Return the report as a JSON object."""
         facts = {"rows": dict(self.rows), "skipped": dict(self.skipped), "withheld": self.withheld}
         return {"folder": str(self.folder), **facts}
+
+
+def _list_conversations(folder: Path, kind: str) -> list[tuple[str, Json]]:
+    """Return split and row of each conversation of a folder, with `code_sha256`, the code that it is about.
+
+    Raises: UserError if it has none.
+    """
+    rows = list(chat_rows(folder))
+    codes = {}
+    if kind == EXTRACTION.name:
+        codes = {row.block: row.code_sha256 for row in EXTRACTION.rows(folder, Block, ("block", "code_sha256"))}
+    for _, row in rows:
+        row["code_sha256"] = codes[row["block"]] if codes else row["record"]
+    if not rows:
+        again = {"snapshot": "curate", "extraction": "extract"}[kind]
+        raise UserError(f"{folder}: has no conversations; create it again with `lemur {again} ... --chat`")
+    return rows
+
+
+def export_completions(folder: Path, kind: str) -> ExportContents:
+    """Return every conversation of a snapshot or an extraction as a prompt and a completion."""
+    tables: dict[str, list[PromptCompletion]] = {split: [] for split in SPLITS}
+    for split, row in _list_conversations(folder, kind):
+        *prompt, answer = map(ChatMessage.model_validate, row["messages"])
+        facts: Json = {name: row.get(name) for name in ("id", "task", "license", "notice", "code_sha256")}
+        tables[split].append(PromptCompletion(prompt=tuple(prompt), completion=(answer,), **facts))
+    return ExportContents({"prompt_completion": tables}, Counter())
 
 
 #: How each form is made from each kind of folder that has it.

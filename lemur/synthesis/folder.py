@@ -19,8 +19,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, write_text
 from lemur_core.files.markdown import code_span, count, plain, plural, table
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card
-from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind, ListedItem
+from manifests.folders.kinds import Check, Folder, FolderLink, FoundItem, Kind, ListedItem, check_faults
 from manifests.folders.manifest import (
     Manifest,
     Stopwatch,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 #: The levels of validation that a block can reach, each one including those before it.
 Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
 
-#: Longer conversations are dropped; counted as in `manifests.conversations.conversation.count_tokens`.
+#: Longer conversations are dropped; counted as in `manifests.conversations.count_tokens`.
 MAX_TOKENS = 8_192
 
 

@@ -17,8 +17,7 @@ from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import FLOOR_BYTES
 from lemur_core.files.markdown import make_visible
-from manifests.folders.checks import check_files
-from manifests.folders.kinds import Verifier
+from manifests.folders.kinds import Verifier, check_files
 from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, foreign_files, is_of_page, read_manifest
 from manifests.publish.hub import COMMIT, Hub, check_names
 from manifests.publish.secrets import check_digests, check_findings, list_refused, screen

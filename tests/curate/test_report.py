@@ -250,17 +250,6 @@ def test_long_tails_are_folded(run: Run) -> None:
     assert sum(number(cells[1]) for cells in prefixes) == 30
 
 
-def test_what_is_new_over_time_is_read_off_the_names(run: Run) -> None:
-    """Numbers in names count: ga-10 is later than ga-9. The last half copies."""
-    codes = [network([place % 8, place // 8, 3, place % 5, 6]) for place in range(6)]
-    rows = [
-        row(f"ga-{place + 5}", codes[place % 6].replace("Net", f"Net{place}"), 1, 0.9 - place / 50)
-        for place in range(12)
-    ]
-    (cells,) = table_of(report_of(run(rows, graph="off")), "By prefix")
-    assert cells[3] == "3 · 3 · 0 · 0"
-
-
 def test_two_runs_give_the_same_bytes_whatever_the_order(run: Run, tmp_path: Path) -> None:
     rows = small_corpus()[:-3]  # unusable rows are named by their number
     before = run(rows, "before")

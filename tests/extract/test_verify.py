@@ -18,7 +18,7 @@ from extract.specs.make import write_specs
 from lemur_core.files.atomic import sha256_file
 from lemur_core.source.quality import find_undefined_names
 from manifests.folders.cards import restate_croissant
-from manifests.folders.checks import Check
+from manifests.folders.kinds import Check
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import stage_files
 from manifests.records import Block, arrow_schema

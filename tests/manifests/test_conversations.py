@@ -2,7 +2,7 @@
 
 import pytest
 
-from manifests.conversations.conversation import (
+from manifests.conversations import (
     Chat,
     Draft,
     Skipped,

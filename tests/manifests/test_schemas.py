@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.cards import Card, card_text
-from manifests.folders.checks import check_files, check_table
+from manifests.folders.kinds import check_files, check_table
 from manifests.folders.manifest import (
     Input,
     Manifest,

@@ -14,9 +14,8 @@ from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import count, plural
 from lemur_core.files.progress import note
-from manifests.folders.checks import Check, check_faults
 from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, link, table
-from manifests.folders.kinds import Folder, Kind, lines_text, verify_folder
+from manifests.folders.kinds import Check, Folder, Kind, check_faults, lines_text, verify_folder
 from manifests.folders.manifest import (
     FILE_NAME,
     Input,

@@ -16,8 +16,7 @@ from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import hide_progress, note
 from manifests.folders import frame
-from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import Folder, Kind, verify_folder
+from manifests.folders.kinds import Check, Folder, Kind, check_faults, verify_folder
 from manifests.folders.manifest import Manifest
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble

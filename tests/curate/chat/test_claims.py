@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from manifests.conversations.conversation import read_fenced_code
+from manifests.conversations import read_fenced_code
 from manifests.records import CHAT_KINDS
 
 Row = dict[str, Any]

@@ -13,7 +13,7 @@ import pytest
 
 from lemur.export.command import export_folder
 from lemur_core.files.errors import UserError
-from manifests.conversations.conversation import chat_rows
+from manifests.conversations import chat_rows
 
 Row = dict[str, Any]
 

@@ -20,7 +20,7 @@ from curate.run.pipeline import curate
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
-from manifests.conversations.conversation import read_fenced_code
+from manifests.conversations import read_fenced_code
 from manifests.folders.cards import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.records import CHAT_KINDS

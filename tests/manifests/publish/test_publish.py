@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
-from manifests.folders.checks import Check
+from manifests.folders.kinds import Check
 from manifests.provenance.swhid import blob_sha1
 from manifests.publish import command
 from manifests.publish.hub import Hub, check_names

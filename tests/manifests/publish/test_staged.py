@@ -15,7 +15,7 @@ from extract.migrate import choose_form
 from extract.model.results import Result
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.checks import check_files, check_table
+from manifests.folders.kinds import check_files, check_table
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.provenance import without_source
 from manifests.publish.staged import Staged, stage_files

@@ -1,1 +1,0 @@
-"""The common parts of all fine-tuning conversations: drafts, skips, sampling, tables, card and checks."""
