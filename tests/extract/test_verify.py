@@ -25,7 +25,7 @@ from manifests.records import Block, arrow_schema
 from tests.builders import extractions
 from tests.builders.suites import table
 
-CHECKS = ["digests", "schema Block", "schema SpecRow", "card", "derived", "ids", "levels", "requirements", "sources"]
+CHECKS = ["digests", "schema Block", "schema SpecRow", "derived", "ids", "levels", "requirements", "sources"]
 CHECKS += ["parses", "undefined names", "imports", "headers", "lean forms", "graphs", "page"]
 ID = "alpha@1.0::alpha.blocks.Scale"
 
@@ -112,11 +112,11 @@ def test_a_description_that_lists_another_digest(folder: Path) -> None:
     described = folder / "croissant.json"
     digest = sha256_file(folder / "blocks.parquet")
     described.write_text(described.read_text(encoding="utf-8").replace(digest, "0" * 64), encoding="utf-8")
-    assert failed(folder, refresh=False).keys() == {"digests", "card", "derived"}
+    assert failed(folder, refresh=False).keys() == {"digests", "derived"}
     manifest = read_manifest(folder)
     rows = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
     write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, rows)}))
-    assert failed(folder, refresh=False).keys() == {"card", "derived"}
+    assert failed(folder, refresh=False).keys() == {"derived"}
 
 
 def test_many_blocks_are_shared_out_among_processes(tmp_path: Path) -> None:
