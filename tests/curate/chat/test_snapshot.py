@@ -202,16 +202,3 @@ def test_a_conversation_in_another_split_is_seen(copy: Path) -> None:
     found = failed(copy)
     assert set(found) == {"derived", "chat"}
     assert "in test, which is not the split of its record" in found["chat"]
-
-
-def test_metadata_of_other_tables_is_seen(copy: Path) -> None:
-    metadata = copy / "croissant.json"
-    table = next(item for item in list_outputs(copy, {}) if item.path == "decisions.parquet")
-    restate_croissant(metadata, metadata, [table.model_copy(update={"sha256": "0" * 64})])
-    relist(copy)
-    found = failed(copy)
-    assert set(found) == {"derived"}
-    assert found["derived"].startswith("croissant.json: distribution is ")
-    metadata.unlink()
-    relist(copy)
-    assert failed(copy) == {"derived": "croissant.json is missing"}
