@@ -292,7 +292,7 @@ def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path)
     assert [link.what for link in links[:5]] == ["in", "run", "network", "block", "manifest"]
     assert (links[1].facts["seed"], links[5].what, links[6].what) == (1, "manifest", "parent")
     assert show("full-seed1/attention", [out, library]).links == links
-    with pytest.raises(UserError, match="full-seed9: nothing in .*study has that name; near names: full-seed"):
+    with pytest.raises(UserError, match=r"full-seed9: nothing in .*study has that name; near names: full-seed"):
         show("full-seed9", [out])
     change_json("runs/full-seed1/record.json", test_accuracy=0.99)(out)
     refresh(out)
