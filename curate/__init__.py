@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from curate import interface as interface
+    from curate.folder.novelty import Novelty
     from curate.interface import CuratedNetwork, Snapshot, curate
     from curate.model.options import CurateOptions
-    from curate.published.novelty import Novelty
 else:
 
     def __getattr__(name: str) -> object:

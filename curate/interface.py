@@ -11,16 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from curate.compute.outcome import STAGES
 from curate.compute.runs import TASK_DATASETS
 from curate.folder.explain import explain
+from curate.folder.novelty import NovelFiles, Novelty, NoveltyChecker
+from curate.folder.novelty import novel as novel  # as it is: the command reads its result
 from curate.kinds import verify
 from curate.model.corpus import read_previous
 from curate.model.options import CurateOptions
 from curate.model.records import list_first
-from curate.published.novel import NovelFiles, NoveltyChecker
-from curate.published.novel import novel as novel  # as it is: the command reads its result
-from curate.published.novelty import Novelty
-from curate.published.outcome import STAGES
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
 from lemur_core.files import Json
@@ -30,10 +29,9 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import hide_progress
 from lemur_core.files.workers import on_cluster
 from lemur_core.graphs.graph import Graph
-from manifests.folders.checks import Check
-from manifests.folders.kinds import SNAPSHOT, FoundItem
+from manifests.folders.kinds import SNAPSHOT, Check, FoundItem
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import find_row, read_frame
+from manifests.folders.tables import read_frame
 from manifests.records import Decision, NetworkRow
 
 if TYPE_CHECKING:
@@ -204,7 +202,7 @@ class Snapshot:
         id_ = found.facts["id"]
         if id_ is None:
             raise MissingNameError(f"{name_or_id}: has no usable code: {found.facts['reason']}")
-        row = find_row(SNAPSHOT.files(self.folder, "networks"), NetworkRow, id_, tuple(NetworkRow.model_fields))
+        row = next(SNAPSHOT.rows(self.folder, NetworkRow, ids={id_}), None)
         if row is None:
             raise UserError(f"{self.folder}: damaged snapshot: {id_[:16]} is not among its networks; verify it")
         return CuratedNetwork(self.folder, row, found)

@@ -20,19 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.compute.graphs import GraphTrace, GraphTracer, read_graph_row
+from curate.compute.outcome import CurationOutcome
 from curate.folder.explain import explain
-from curate.folder.page import snapshot_page
+from curate.folder.page import FACED
 from curate.folder.verify import check_snapshot
 from curate.model.corpus import STAYS, CodeFile, FeatureStore, LoadedRecords, Previous, PublishedRecord, fill_store
 from curate.model.options import CurateOptions
 from curate.model.rights import Origin, Rights
-from curate.published.outcome import CurationOutcome
 from curate.run.pipeline import describe_assumptions_of, write_contents
 from curate.run.strict import curate_strict
 from curate.sources.rows import ROW_SCHEMA, MeasuredFacts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.graph import FORM, TORCH
+from lemur_core.graphs.graph import FORM, TORCH, get_public
 from manifests.conversations import (
     DROPS,
     Chat,
@@ -42,8 +42,7 @@ from manifests.conversations import (
     count_tokens,
     find_conversation,
 )
-from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import SNAPSHOT, Folder, FolderLink, FoundItem, verify_folder
+from manifests.folders.kinds import SNAPSHOT, Check, Folder, FolderLink, FoundItem, check_faults, verify_folder
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import iterate_rows, read_table
 from manifests.provenance.licenses import NOASSERTION
@@ -81,8 +80,7 @@ def derive(folder: Folder, made: Path) -> Json:
             for file in SNAPSHOT.files(path, "measurements")
             for row in iterate_rows(file, ("nn", "kind", "place", "facts"))
         )
-        parameters = dict(manifest.parameters)
-        _, counts, details = write_contents(made, corpus, outcome, parameters, manifest.inputs, measured)
+        _, counts, details = write_contents(made, corpus, outcome, measured)
     return {"counts": counts, "details": details}
 
 
@@ -259,7 +257,7 @@ def compute_again(folder: Path, count: int, jobs: int | None) -> list[Check]:
     codes = {row.id: row.nn_code for row in networks if row.nn_code} | {id_: records[id_].nn_code for id_ in chosen}
     graphs = SNAPSHOT.rows(folder, GraphRow, ("id", *_IDENTITIES, "torch", "form"), ids=set(codes))
     stored = {row.id: row for row in graphs}
-    if any((row.torch, row.form) != (TORCH, FORM) for row in stored.values()):
+    if any((get_public(row.torch), row.form) != (TORCH, FORM) for row in stored.values()):
         return [Check(_NAME, ok=True, detail="not computed: the graphs were stored by another release")]
     canonical_of = {id_: id_ for id_ in chosen}
     canonical_of |= {removed: id_ for id_ in chosen for removed in removals[id_] if removed in codes}
@@ -293,14 +291,7 @@ def compute_again(folder: Path, count: int, jobs: int | None) -> list[Check]:
     return [check_faults(_NAME, wrong, detail + (f"; {left_out:,} need other hyperparameters" if left_out else ""))]
 
 
-KIND = replace(
-    SNAPSHOT,
-    derive=derive,
-    laws=(check_snapshot,),
-    find=find,
-    find_code=find_code,
-    page=snapshot_page,
-)
+KIND = replace(FACED, derive=derive, laws=(check_snapshot,), find=find, find_code=find_code)
 KINDS = (KIND,)
 
 

@@ -23,8 +23,7 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import hide_progress
 from lemur_core.graphs.graph import Graph
-from manifests.folders.checks import Check
-from manifests.folders.kinds import EXTRACTION, FolderLink, manifest_link
+from manifests.folders.kinds import EXTRACTION, Check, FolderLink, manifest_link
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import read_frame
 from manifests.records import Block, Level, Spec

@@ -26,7 +26,7 @@ from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import progress
 from lemur_core.source.scopes import last_name
 from manifests.folders.kinds import EXTRACTION
-from manifests.folders.reading import describe
+from manifests.folders.tables import describe
 from manifests.options import Level
 from manifests.provenance import SPECS
 from manifests.records import Spec

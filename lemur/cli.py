@@ -44,7 +44,7 @@ from manifests.options import Level
 from manifests.options.shared import ForceOption, JobsOption, JsonOption, UnsafeOption
 
 if TYPE_CHECKING:
-    from manifests.folders.checks import Check
+    from manifests.folders.kinds import Check
 
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")]
 

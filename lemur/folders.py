@@ -26,9 +26,19 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import article, make_visible
 from lemur_core.files.progress import paint_changes, show_steps
-from manifests.folders.checks import Check, check_faults, check_files, find_links
 from manifests.folders.frame import Page, foreign_page_files
-from manifests.folders.kinds import FolderLink, FoundItem, Kind, ListedItem, describe_inlined, manifest_link
+from manifests.folders.kinds import (
+    Check,
+    FolderLink,
+    FoundItem,
+    Kind,
+    ListedItem,
+    check_faults,
+    check_files,
+    describe_inlined,
+    find_links,
+    manifest_link,
+)
 from manifests.folders.kinds import verify_folder as verify_kind
 from manifests.folders.manifest import (
     FILE_NAME,
@@ -40,7 +50,7 @@ from manifests.folders.manifest import (
     read_manifest,
     read_unchecked_manifest,
 )
-from manifests.folders.reading import reading
+from manifests.folders.tables import reading
 from manifests.provenance import find_inlined_blocks
 
 #: The file that makes a folder the output of `lemur demo`: its settings.
@@ -120,7 +130,7 @@ def list_items(folder: Path, pattern: str = "*") -> list[ListedItem]:
     if kind is None or not (kind.items or kind.named):
         raise UserError(f"{folder}: contains {article(manifest.kind)}, which has no items with names")
     with reading(folder, manifest.kind):
-        items = list(kind.list_items(folder))
+        items = [item for item in kind.list_items(folder) if item.listed]
     folded = pattern.casefold()
     chosen = [item for item in items if any(fnmatchcase(name.casefold(), folded) for name in item.names)]
     if items and not chosen:
@@ -145,6 +155,8 @@ def show(wanted: str, folders: Sequence[Path]) -> FoundItem:
     first, manifest = folders[0], manifests[folders[0]]
     # Reversed: of two copies of a folder, the one that is named first is followed.
     digests = {sha256_file(folder / FILE_NAME): folder for folder in reversed(folders)}
+    published = {folder: manifests[folder].details.get("published") for folder in reversed(folders)}
+    digests |= {stated["manifest"]: folder for folder, stated in published.items() if stated}
     with reading(first, manifest.kind):
         found = _kind(first, manifest).find_item(first, wanted)
     parents = _follow(manifest.parents, found.codes, digests, depth=1)

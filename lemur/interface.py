@@ -18,8 +18,7 @@ from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
-from manifests.folders.checks import Check
-from manifests.folders.kinds import FoundItem
+from manifests.folders.kinds import Check, FoundItem
 from manifests.interface import open_folder
 from manifests.publish.publishing import PublishReport
 from manifests.publish.publishing import publish as publish_folder

@@ -13,7 +13,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plain
 from manifests.folders.frame import Page, has_page, manifest_views, write_page
 from manifests.folders.manifest import INDEX, Manifest, read_manifest
-from manifests.folders.reading import CHECK_ERRORS, describe
+from manifests.folders.tables import CHECK_ERRORS, describe
 
 
 def find_page(folder: Path) -> Path:

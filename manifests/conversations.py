@@ -18,7 +18,7 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import block, code_span, count, plural, table
 from lemur_core.similarity.tokens import near_pairs, shingles, split_tokens
-from manifests.folders.tables import read_table, rows_by_split, write_table, write_tables
+from manifests.folders.tables import iterate_rows, read_table, rows_by_split, write_table, write_tables
 from manifests.options import MAX_TOKENS
 from manifests.records import CHAT_ROLES, SPLITS, Record, arrow_schema
 
@@ -225,6 +225,12 @@ def read_fenced_code(content: str) -> list[str]:
 Row = Mapping[str, Any]
 
 _DIGITS = re.compile(r"[0-9a-f]{6,64}")
+
+
+def read_chat(folder: Path, subject: str, kinds: Sequence[str]) -> Chat:
+    """Return the conversations of a folder without their messages."""
+    columns = ("task", subject, "license", "n_tokens")
+    return Chat(subject, kinds, list(rows_by_split(folder, TABLES, columns)), list(iterate_rows(folder / DROPS)))
 
 
 def chat_rows(folder: Path) -> Iterator[tuple[str, Json]]:

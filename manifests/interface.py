@@ -14,8 +14,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError, missing_name
 from lemur_core.files.progress import hide_progress
-from manifests.folders.checks import Check
-from manifests.folders.kinds import FoundItem
+from manifests.folders.kinds import Check, FoundItem
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import iterate_rows
 

@@ -9,27 +9,29 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike, check_writable, write_text
-from lemur_core.files.errors import UsageError, UserError, missing_name
+from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import hide_progress, note
 from manifests.folders import frame
-from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import Folder, FolderLink, FoundItem, Kind, ListedItem, manifest_link, verify_folder
-from manifests.folders.manifest import (
-    FILE_NAME,
-    Manifest,
-    Stopwatch,
-    list_outputs,
-    package_versions,
-    read_manifest,
-    write_manifest,
+from manifests.folders.kinds import (
+    Check,
+    Folder,
+    FolderLink,
+    FoundItem,
+    Kind,
+    ListedItem,
+    check_faults,
+    manifest_link,
+    verify_folder,
 )
+from manifests.folders.manifest import FILE_NAME, Manifest, Stopwatch, read_manifest
 from manifests.records import TrainingRecord
 from train.compose.assemble import assemble
 from train.compose.candidates import open_prober
@@ -42,10 +44,9 @@ from train.runs.run_folder import (
     RUN,
     RUNS,
     can_resume,
-    find_code_in_run,
-    find_in_run,
     images_input,
     list_finished_runs,
+    list_run,
     parents_in,
     result_text,
     runs_library,
@@ -275,10 +276,7 @@ def train_runs(
 def close_study(
     out: Path, plan: Mapping[str, Any], records: Records, data: Cifar10, library: Path | None, watch: Stopwatch
 ) -> None:
-    """Write the tables; then page and manifest, unless a run can be resumed.
-
-    An existing manifest that differs only in measured values is kept.
-    """
+    """Write the tables; then page and manifest, unless a run can be resumed."""
     write_tables(out, records, plan)
     every = [record for runs in records.values() for record in runs.values()]
     if open_runs := [record for record in every if can_resume(record)]:
@@ -286,23 +284,16 @@ def close_study(
         first = f"{open_runs[0].name}, seed {open_runs[0].seed}"
         note(f"{out}: no {FILE_NAME} yet: {first} can be resumed; run the same command again")
         return
-    manifest = Manifest(
-        kind=plan["study"],
-        versions=package_versions() | torch_versions(every[0]),
+    ABLATION.finish(
+        out,
+        {RECORDS: len(every)},
+        watch,
+        versions=torch_versions(every[0]),
         parameters=json.loads(json.dumps(plan)),
         inputs=[images_input(data)],
         parents=parents_in(library),
         counts=_count(every),
-        details={},
-        outputs=list_outputs(out, {RECORDS: len(every)}),
-        measured=watch.measure(),
     )
-    frame.write_page(out, ablation_page(out, manifest))
-    if (out / FILE_NAME).is_file():
-        older = read_manifest(out)
-        if older == manifest.model_copy(update={"measured": older.measured}):
-            return
-    write_manifest(out, manifest)
 
 
 def _count(records: Sequence[TrainingRecord]) -> dict[str, object]:
@@ -529,42 +520,29 @@ def check_study(folder: Folder) -> Check:
     plan = folder.manifest.parameters
     if [(item.name, item.sha256) for item in folder.manifest.inputs] != [(plan["data"], plan["data_sha256"])]:
         wrong.append("the input is not the data of the plan")
-    return check_faults("runs", wrong, f"{len(runs):,} runs as their records and manifests state")
+    return check_faults("runs", wrong, f"{plural(len(runs), 'run')} as records and manifests state")
 
 
-def find_in_study(folder: Path, wanted: str) -> FoundItem:
-    """Find a run by the name of its folder, or with `NAME/BLOCK` a block of its network.
-
-    Raises: UserError, with similar names, if nothing has that name.
-    """
-    runs = [path.name for path in _list_runs(folder)]
-    name, _, block = wanted.partition("/")
-    if name not in runs:
-        raise missing_name(f"{wanted}: no run of this {read_manifest(folder).kind} has that name", name, runs)
-    return _add_manifest(folder / RUNS / name, find_in_run(folder / RUNS / name, block or "net"))
-
-
-def find_code_in_study(folder: Path, sha256: str) -> FoundItem | None:
-    """Return the first run whose network, or a block in it, has this digest; None if there is none."""
-    found = ((run, find_code_in_run(run, sha256)) for run in _list_runs(folder))
-    return next((_add_manifest(run, traced) for run, traced in found if traced is not None), None)
+def list_study(folder: Path) -> Iterator[ListedItem]:
+    """Yield the runs of a study by their folders, and as `NAME/BLOCK` the blocks of their networks."""
+    seen: set[str] = set()  # of runs with one network, its code leads to the first
+    for run in sorted(path for path in (folder / RUNS).glob("*") if (path / FILE_NAME).is_file()):
+        items = list(list_run(run))
+        for item in items:
+            names, facts = tuple(f"{run.name}/{name}" for name in item.names), item.facts
+            if not item.listed:
+                record = read_record(run)
+                facts = {"network": record.name, "seed": record.seed, "outcome": record.status}
+                names, facts = (run.name, *names), {**facts, "test": record.test_accuracy}
+            codes = tuple(code for code in item.codes if code not in seen)
+            yield ListedItem(names, facts, codes, partial(_show_in_study, run, item), listed=not item.listed)
+        seen |= {code for item in items for code in item.codes}
 
 
-def _add_manifest(run: Path, traced: FoundItem) -> FoundItem:
-    of_run = FolderLink("in", f"{RUNS}/{run.name}", {})
-    return FoundItem((of_run, *traced.links, manifest_link(run, read_manifest(run))), traced.codes)
-
-
-def _list_runs(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / RUNS).glob("*") if (path / FILE_NAME).is_file())
-
-
-def list_study_runs(folder: Path) -> Iterator[ListedItem]:
-    """Yield the runs of a study."""
-    for path in _list_runs(folder):
-        record = read_record(path)
-        facts = {"network": record.name, "seed": record.seed, "outcome": record.status, "test": record.test_accuracy}
-        yield ListedItem((path.name,), facts)
+def _show_in_study(run: Path, item: ListedItem) -> FoundItem:
+    assert item.show is not None
+    found, of_run = item.show(), FolderLink("in", f"{RUNS}/{run.name}", {})
+    return FoundItem((of_run, *found.links, manifest_link(run, read_manifest(run))), found.codes)
 
 
 ABLATION = Kind(
@@ -573,9 +551,7 @@ ABLATION = Kind(
     derive=derive_study,
     laws=(check_study,),
     page=ablation_page,
-    items=list_study_runs,
-    find=find_in_study,
-    find_code=find_code_in_study,
+    items=list_study,
 )
 #: The kinds of folder that `lemur train` writes.
 KINDS = (RUN, ABLATION)

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
+from curate.compute.outcome import CurationOutcome
 from curate.compute.runs import (
     LIMITS,
     RUN,
@@ -26,7 +27,6 @@ from curate.compute.runs import (
 )
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
-from curate.published.outcome import CurationOutcome
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
 from lemur_core.sandbox.cached import CachedSandbox

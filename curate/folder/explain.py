@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.compute.graphs import GraphTrace
-from curate.published.outcome import AGREEMENTS, DUPLICATE_STAGES
+from curate.compute.outcome import AGREEMENTS, DUPLICATE_STAGES
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files import Json
 from lemur_core.files.errors import MissingNameError, UserError, near_names
@@ -25,7 +25,7 @@ from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import differences, share
 from manifests.folders.kinds import SNAPSHOT, FolderLink, FoundItem, lines_text, list_fields
-from manifests.folders.tables import R, as_records, find_row, read_table
+from manifests.folders.tables import R, as_records, read_rows, read_table
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.swhid import content_swhid
 from manifests.records import Decision, GraphRow, LemurRecord, Measurement, NetworkRow
@@ -64,16 +64,13 @@ class _Snapshot:
         """Return the decisions on all rows with this name (`nn`) or code (`id`)."""
         return self.rows(pc.equal(self.decisions[column], value))
 
-    def find(self, table: str, id_: str | None, record: type[R], columns: Sequence[str] = ()) -> R | None:
-        """Return the row of a code in a table."""
-        files = SNAPSHOT.files(self.folder, table)
-        return None if id_ is None else find_row(files, record, id_, columns or tuple(record.model_fields))
+    def find(self, id_: str | None, record: type[R], columns: Sequence[str] = ()) -> R | None:
+        """Return the row of a code in the table of a record type."""
+        return None if id_ is None else next(SNAPSHOT.rows(self.folder, record, columns, ids={id_}), None)
 
     def code(self, id_: str | None) -> str | None:
         """Return the code of an id, kept or removed."""
-        row = self.find("records", id_, LemurRecord, ("nn_code",)) or self.find(
-            "networks", id_, NetworkRow, ("nn_code",)
-        )
+        row = self.find(id_, LemurRecord, ("nn_code",)) or self.find(id_, NetworkRow, ("nn_code",))
         return None if row is None else row.nn_code
 
 
@@ -160,8 +157,8 @@ def _gather(snapshot: _Snapshot, rows: Sequence[Decision]) -> tuple[LemurRecord 
     id_, name = row.id, row.nn
     by_name = _group([] if id_ is None else snapshot.select("id", id_), lambda other: other.nn)
     others = [_speaker(by_name[other]) for other in sorted(by_name.keys() - {name})]
-    record = snapshot.find("records", id_, LemurRecord, ("nn", *RECORD_FIELDS)) if row.kept else None
-    graph = snapshot.find("graphs", id_, GraphRow)
+    record = snapshot.find(id_, LemurRecord, ("nn", *RECORD_FIELDS)) if row.kept else None
+    graph = snapshot.find(id_, GraphRow)
     columns = ("id", "kind", "place", "device", "valid", "duration")
     measured = SNAPSHOT.rows(snapshot.folder, Measurement, columns, ids={id_}) if id_ is not None else ()
     unusable = [other for other in snapshot.select("nn", name) if other.id is None and other.row != row.row]
@@ -179,9 +176,10 @@ def _gather(snapshot: _Snapshot, rows: Sequence[Decision]) -> tuple[LemurRecord 
     }
     if row.kept or row.canonical is None or id_ is None:
         return record, facts
-    witness = snapshot.find("records", row.canonical, LemurRecord, ("nn", "split", "score"))
+    witness = snapshot.find(row.canonical, LemurRecord, ("nn", "split", "score"))
     decided = snapshot.select("id", row.canonical)
-    network = find_row([snapshot.folder / "networks.parquet"], NetworkRow, id_, ("score",))  # also if it is missing
+    networks = [snapshot.folder / "networks.parquet"]  # also if it is missing
+    network = next(read_rows(networks, NetworkRow, ("score",), ids={id_}), None)
     canonical = {
         "id": row.canonical,
         "name": witness.nn if witness else _speaker(decided).nn if decided else None,
@@ -196,7 +194,7 @@ def _gather(snapshot: _Snapshot, rows: Sequence[Decision]) -> tuple[LemurRecord 
         heads = f"{canonical['name']} {row.canonical[:16]}", f"{name} {id_[:16]}"
         if old is not None and new is not None:
             facts["diff"] = list(difflib.unified_diff(_split_code(old), _split_code(new), *heads, lineterm=""))
-        facts["graph_difference"] = _compare_graphs(snapshot.find("graphs", row.canonical, GraphRow), graph)
+        facts["graph_difference"] = _compare_graphs(snapshot.find(row.canonical, GraphRow), graph)
     return record, facts
 
 

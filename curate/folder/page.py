@@ -1,29 +1,291 @@
-"""The page of a snapshot: from rows to records, splits and leaks, and each record with its duplicates."""
+"""What people see of a snapshot: report, dataset card and page. All numbers are those of the folder."""
 
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.compute.outcome import AGREEMENTS, REMOVED, STAGES
+from curate.folder.chat import snapshot_chat_card
 from curate.folder.explain import RECORD_FIELDS
-from curate.folder.report import overview
+from curate.model.options import LEAK_THRESHOLD, describe_purpose
 from curate.model.rights import is_withheld
-from curate.published.outcome import AGREEMENTS
 from lemur_core.describe.facts import Facts
 from lemur_core.describe.picture import Box, boxes
-from lemur_core.files.markdown import count, plural, ratio
+from lemur_core.files.markdown import count, percent, plural, ratio
 from lemur_core.graphs.graph import Graph
+from lemur_core.sandbox.runtime import option_for
+from manifests.conversations import read_chat
 from manifests.folders import frame
+from manifests.folders.cards import Card
 from manifests.folders.kinds import SNAPSHOT, list_fields
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import as_records, read_table
-from manifests.records import Decision, GraphRow, LemurRecord, NetworkRow, Stat
+from manifests.provenance.licenses import is_permissive
+from manifests.records import CHAT_KINDS, SPLITS, Decision, GraphRow, LemurRecord, NetworkRow, Stat
+
+#: The sources that are LEMUR itself.
+_LEMUR = ("lemur", "lemur-db")
+#: A part of a manifest.
+Stated = Mapping[str, Any]
+_END = (
+    "## Single networks\n\n`decisions.parquet` has one row for every input row: its outcome, the kept record that"
+    " represents it, how similar the two are, and why. `lemur show NAME --in DIR` shows one of them with its code."
+)
+
+
+def overview(folder: Path, manifest: Manifest) -> frame.Page:
+    """Return title, lead and views of a snapshot, from its tables and its manifest."""
+    parameters, counts, details = manifest.parameters, manifest.counts, manifest.details
+    kept, codes, rows = counts["rows"]["kept"], counts["codes"], counts["rows"]["input"]
+    splits = ", ".join(f"{count(number)} {split}" for split, number in counts["splits"].items())
+    lead = (
+        f"{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}): {splits}. The source has"
+        f" {plural(rows, 'row')}, evaluations of {plural(counts['networks'], 'network')} (a name with a code)."
+    )
+    networks = read_table(
+        SNAPSHOT.files(folder, "networks"), NetworkRow, ("prefix", "family", "stage", "split", "graph")
+    )
+    decisions = read_table(
+        SNAPSHOT.files(folder, "decisions"), Decision, ("row", "id", "nn", "stage", "reason", "agreement")
+    )
+    views = [
+        _funnel(counts, decisions, describe_purpose(parameters["graph"])),
+        *(_groups(networks, column) for column in ("prefix", "family")),
+        _splits(read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ("split", "cluster"))),
+        *_reasons(counts, details),
+        _invalid(decisions),
+        frame.settings(parameters),
+    ]
+    title = f"Curated snapshot of {parameters['source']}"
+    return frame.Page(title, "snapshot", lead, [view for view in views if view["rows"]])
+
+
+def _funnel(counts: Stated, decisions: pa.Table, purpose: str) -> frame.View:
+    """Return the rows and codes by outcome; each column adds up. Args: purpose: what the selection is for."""
+    rows, codes, whole = counts["rows"], counts["stages"], counts["codes"]
+    lines: list[list[frame.Cell]] = [["in", rows["input"], whole, percent(whole, whole)]]
+    for stage, label in {**STAGES, "kept": "kept"}.items():
+        if rows[stage] or stage == "kept":
+            number = codes.get(stage)
+            lines.append([label, rows[stage], number, None if number is None else percent(number, whole)])
+    intro = (
+        "Rows are evaluations; a further row of a network is no duplicate. No two kept records are near-duplicates,"
+        " every removed one names a kept record that it is near, and nothing close crosses the splits."
+    )
+    compared = "No two of them compute the same, as far as they run." if "graphs" in counts else NOT_COMPARED
+    by_text = {"lexical", "structural"} & {stage for stage, number in codes.items() if number}
+    parts = [SAMPLED, _agreements(decisions)] if by_text else []
+    text = " ".join(filter(None, (purpose, intro, compared, *parts)))
+    return frame.table("From rows to records", ["", "rows", "codes", "% of codes"], lines, text)
+
+
+def _agreements(decisions: pa.Table) -> str:
+    """Return what the graphs say of the removals by text, where both codes were traced."""
+    by_text = decisions.filter(pc.is_in(decisions["stage"], pa.array(["lexical", "structural"])))
+    agree = Counter(dict(zip(by_text["id"].to_pylist(), by_text["agreement"].to_pylist(), strict=True)).values())
+    known = agree.total() - agree[None]
+    text = (
+        f"Of {plural(known, 'removal')} by text here with a graph on both sides, {count(agree['same'])} compute the"
+        f" same as the kept code, {count(agree['widths'])} the same up to widths, {count(agree['different'])} another"
+        " architecture."
+    )
+    return text if known else ""
+
+
+def _groups(networks: pa.Table, column: str) -> frame.View:
+    """Return the codes of each prefix or family: those that came in, were removed at each stage, and are kept.
+
+    Of a prefix, which is what one generator wrote, also how many computations its traced codes are.
+    """
+    by_name = column == "prefix"
+    rows = networks.select([column, "stage", "split", "graph"]).to_pylist()
+    members: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        members.setdefault(row[column], []).append(row)
+    every = Counter(row["stage"] for row in rows)
+    removed = [stage for stage in ("filter", *REMOVED) if every[stage]]
+
+    def cells(name: str, own: Sequence[Mapping[str, Any]]) -> list[frame.Cell]:
+        stages, splits = Counter(row["stage"] for row in own), Counter(row["split"] for row in own if not row["stage"])
+        kept, dropped = stages[None], sum(stages[stage] for stage in REMOVED)
+        line: list[frame.Cell] = [name, len(own)]
+        if by_name:
+            graphs = [row["graph"] for row in own if row["graph"]]
+            line.append(f"{count(len(set(graphs)))} of {count(len(graphs))}" if graphs else None)
+        line += [*(stages[stage] for stage in removed), kept, percent(dropped, kept + dropped)]
+        return [*line, *(splits[split] for split in SPLITS)]
+
+    taken = {name: sum(row["stage"] != "filter" for row in own) for name, own in members.items()}
+    ranked = sorted(members, key=lambda name: (-taken[name], name))
+    listed = [name for name in ranked if taken[name]]
+    listed = listed if len(listed) <= frame.LONGEST + 1 else listed[: frame.LONGEST]
+    lines = [cells(name or "(none)", members[name]) for name in listed]
+    if rest := [name for name in ranked if name not in listed]:
+        lines.append(cells(plural(len(rest), "other"), [row for name in rest for row in members[name]]))
+    further = ["computations of the traced"] if by_name else []
+    head = [column, "codes in", *further, *removed, "kept", "% dropped", *SPLITS]
+    return frame.table(f"By {column}", head, lines)
+
+
+def _splits(records: pa.Table) -> frame.View:
+    sizes = Counter(zip(records["split"].to_pylist(), records["cluster"].to_pylist(), strict=True))
+    rows: list[list[frame.Cell]] = []
+    for split in SPLITS:
+        own = [number for (of, _), number in sizes.items() if of == split]
+        rows.append([split, sum(own), percent(sum(own), len(records)), len(own), max(own, default=0)])
+    crossing = sum(number > 1 for number in Counter(cluster for _, cluster in sizes).values())
+    intro = (
+        f"Records that are alike (a lexical Jaccard of {LEAK_THRESHOLD:.2f} or more, an equal fingerprint, an equal"
+        f" computation) form a group, which is in one split: {plural(crossing, 'group')} in more than one. Test and"
+        " validation get their share of each prefix and family if its groups allow that: a group that is larger than"
+        " half of such a split is in train."
+    )
+    return frame.table("Splits", ["split", "records", "%", "groups", "largest group"], rows, intro)
+
+
+def _reasons(counts: Stated, details: Stated) -> Iterator[frame.View]:
+    """Yield what ran, why other codes did not, and where codes are from."""
+    if graphs := counts.get("graphs"):
+        numbers = {
+            "codes with a graph": graphs["traced"],
+            "codes whose numbers were compared": graphs["measured"],
+            "kept records with a graph": graphs["kept"],
+            "different computations of these": graphs["distinct"],
+            "different up to widths": graphs["distinct_up_to_widths"],
+        }
+        facts: list[tuple[str, frame.Cell]] = [*numbers.items()]
+        yield frame.facts(
+            "What the networks compute",
+            # A graph that several computations have is a fault of ours; none was removed for it.
+            [*facts, ("faulty graphs", ", ".join(graph[:16] for graph in graphs["faults"]))],
+        )
+        intro = "Codes without a graph are decided by their text alone."
+        failed = sum(graphs["not_traced"].values())
+        yield frame.shares("Codes without a graph", ("reason", "codes"), graphs["not_traced"], failed, intro)
+        packages = [
+            [name, number, option_for(name) or "--runtime NAME"] for name, number in graphs["missing_packages"].items()
+        ]
+        yield frame.table("Packages outside the runtime", ["package", "codes", "the option that allows it"], packages)
+    if left_out := counts.get("runs", {}).get("left_out"):
+        intro = "Left out, since they do not run or could not be tried (--require-runs)."
+        yield frame.shares("Networks that do not run", ("reason", "codes"), left_out, sum(left_out.values()), intro)
+    if origins := counts.get("origins"):
+        of_kept, of_removed = (origins[part]["licenses"] for part in ("kept", "removed"))
+        rows = [[name, of_kept.get(name, 0), of_removed.get(name, 0)] for name in sorted({*of_kept, *of_removed})]
+        stated = details["origins"]
+        intro = (
+            f"Compared with {plural(stated['blocks'], 'block')} of repositories, class by class (Jaccard ≥"
+            f" {stated['threshold']:g}, classes of {stated['least_shingles']} shingles or more):"
+            f" {plural(origins['kept']['codes'], 'kept record')} and"
+            f" {plural(origins['removed']['codes'], 'removed code')} have a class of one of them. Publishing leaves"
+            " out code whose license forbids redistribution."
+        )
+        yield frame.table("Where codes are from", ["license", "kept records", "removed codes"], frame.fold(rows), intro)
+
+
+def _invalid(decisions: pa.Table) -> frame.View:
+    """Return why rows are unusable, with the first of each kind."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for row in decisions.filter(pc.equal(decisions["stage"], "invalid")).to_pylist():
+        kinds.setdefault(re.sub(r"\d[\d,]*", "N", row["reason"]), []).append(row)
+    rows: list[list[frame.Cell]] = []
+    for kind, cases in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0])):
+        first = ", ".join(f"{row['row']}: {row['nn'] or '(none)'}" for row in cases[:3])
+        reason = cases[0]["reason"] if len({row["reason"] for row in cases}) == 1 else kind
+        rows.append([reason, first + (", …" if len(cases) > 3 else ""), len(cases)])
+    return frame.table("Invalid rows", ["reason", "row: name", "rows"], frame.fold(rows))
+
+
+# -- card ---------------------------------------------------------------------------------------------------------
+
+_RESULTS = (
+    "Accuracies of different benchmarks (task, dataset, metric, epoch) are not comparable. `accuracy` is that of the"
+    " row whose percentile on its benchmark is best, often after one epoch; `best_accuracy`, after `best_epoch`, is the"
+    " highest of all rows of the network on that data set. `score` ranks networks by the percentiles of all their"
+    " results, drawn to 0.5 where these are few or their fields small. `stats` holds all results."
+)
+NOT_COMPARED = "Graphs were not compared: two of these networks may compute the same."
+#: What removals at the stages lexical and structural are.
+SAMPLED = (
+    "Near-duplicates by tokens or structure are alike as texts, most of them not as networks: of a sample of 100 such"
+    " removals from LEMUR 2.1.0, 2 computed the same as the kept network, 19 the same up to widths, 79 another"
+    " architecture."
+)
+BY_TEXT = (
+    f"{SAMPLED} That serves fine-tuning on code, where similar texts teach the same. For architecture search,"
+    " performance prediction and changes between architectures, decide by computation: `--graph keep-different` keeps"
+    " similar texts whose graphs differ beyond widths."
+)
+
+
+def snapshot_card(folder: Path, manifest: Manifest) -> Card:
+    """Return the content of the dataset card of a snapshot, from its tables and its manifest."""
+    counts, name = manifest.counts, manifest.parameters["source"]
+    splits = ", ".join(f"{count(number)} {split}" for split, number in counts["splits"].items())
+    sources = [part.partition("@") for part in name.split(" + ")]
+    of_lemur = all(source in _LEMUR for source, _, _ in sources)
+    scores, licenses = (
+        set(column.to_pylist())
+        for column in read_table(SNAPSHOT.files(folder, "networks"), NetworkRow, ("score", "license")).columns
+    )
+    shared = str(manifest.details["license"])
+    published = {one for one in licenses if one is not None and not is_withheld(one, shared)}
+    near = ", structure or computation" if "graphs" in counts else " or structure"
+    ran = " It ran networks in a sandbox." if {"graphs", "chat"} & counts.keys() else ""
+    limits = SNAPSHOT.disclosure.limits  # the first is about results
+    return Card(
+        name=f"Curated snapshot of {name}",
+        description=f"{plural(counts['rows']['kept'], 'distinct PyTorch network')} ({splits}), chosen from"
+        f" {plural(counts['rows']['input'], 'row')} of {name}. Every row that is not among them has a reason in the"
+        " table of decisions.",
+        licenses=sorted({shared, *published}) if is_permissive(shared) else [shared],
+        text="\n\n".join([*([_RESULTS] if scores - {None} else []), *_list_notes(folder, manifest, shared)]),
+        sources=[(item.name, f"hash://sha256/{item.sha256}") for item in manifest.inputs],
+        lemur=sources[0][2] if of_lemur else "",
+        disclosure=replace(
+            SNAPSHOT.disclosure,
+            collection="A program read the rows of the source, and kept one of those that are near each other by"
+            f" text{near}.{ran} Nothing was annotated by hand.",
+            # LEMUR's networks were written by programs and language models, most of them.
+            synthetic=of_lemur,
+            limits=limits if scores - {None} else limits[1:],
+        ),
+    )
+
+
+def _list_notes(folder: Path, manifest: Manifest, shared: str) -> Iterator[str]:
+    """Yield the paragraphs of the card that hold for some snapshots only. Args: shared: license of the source."""
+    counts = manifest.counts
+    if counts["rows"]["lexical"] or counts["rows"]["structural"]:
+        yield BY_TEXT
+    if (graphs := counts.get("graphs")) is None:
+        yield NOT_COMPARED
+    else:
+        yield (
+            f"{count(graphs['kept'])} of these networks were traced in a sandbox, and no two of them compute the same,"
+            " by their graphs or, where the sizes of their parameters leave it open, by numbers; what is the same up to"
+            " widths is in one split (columns `graph`, `graph_widths`, `behavior`)."
+        )
+    licenses = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ("license",))["license"].to_pylist()
+    if withheld := sum(is_withheld(license_ or shared, shared) for license_ in licenses):
+        yield (
+            f"The code of {plural(withheld, 'network')} has a license that does not permit redistribution (column"
+            " `license`): a published copy has its row, and an empty `nn_code`."
+        )
+    if "chat" in counts:
+        yield "\n".join(snapshot_chat_card(read_chat(folder, "record", CHAT_KINDS)))
+
+
+# -- page ---------------------------------------------------------------------------------------------------------
 
 #: Graphs with more nodes than this are drawn with several operations in one box.
 _BOXES = 40
@@ -65,7 +327,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
         sizes=_SIZES,
         results=_list_benchmarks(listed, results),
     )
-    page = overview(folder, manifest.parameters, manifest.counts, manifest.details)
+    page = overview(folder, manifest)
     about = [
         ("license", manifest.details.get("license")),
         ("made with", f"lemur-curator {manifest.versions.get('lemur-curator')}"),
@@ -238,3 +500,6 @@ def _read_graphs(folder: Path, wanted: set[str]) -> dict[str, tuple[Sequence[str
             except ValueError:  # recorded by another release of torch
                 return {}
     return described
+
+
+FACED = replace(SNAPSHOT, overview=overview, ending=_END, card=snapshot_card, page=snapshot_page)

@@ -1,31 +1,24 @@
-"""Write the tables and the card of a snapshot folder, and the section of the report on its conversations."""
+"""Write the tables of a snapshot folder."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from curate.compute.graphs import graph_rows
-from curate.folder.chat import snapshot_chat_card
+from curate.compute.outcome import CurationOutcome
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
-from curate.published.outcome import CurationOutcome
 from curate.sources.rows import MeasuredFacts, read_number, read_text
 from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
-from lemur_core.files.markdown import plural
 from manifests import records
 from manifests.conversations import write_chat_tables
-from manifests.folders.kinds import SNAPSHOT, Card
-from manifests.folders.manifest import Input
 from manifests.folders.tables import write_table, write_tables
 
-#: The sources that are LEMUR itself.
-_LEMUR = ("lemur", "lemur-db")
 MEASUREMENTS = "data/measurements/train-00000-of-00001.parquet"
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
 
@@ -69,97 +62,6 @@ def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[
     path.parent.mkdir(parents=True)
     write_table(path, records.arrow_schema(records.Measurement), _measurements(corpus, measured))
     return {MEASUREMENTS: pq.read_metadata(path).num_rows}
-
-
-_RESULTS = (
-    "Accuracies of different benchmarks (task, dataset, metric, epoch) are not comparable. `accuracy` is that of the"
-    " row whose percentile on its benchmark is best, often after one epoch; `best_accuracy`, after `best_epoch`, is the"
-    " highest of all rows of the network on that data set. `score` ranks networks by the percentiles of all their"
-    " results, drawn to 0.5 where these are few or their fields small. `stats` holds all results."
-)
-
-
-def write_snapshot_card(
-    folder: Path,
-    name: str,
-    outcome: CurationOutcome,
-    rows: Mapping[str, int],
-    inputs: Sequence[Input],
-) -> None:
-    """Write the dataset card of a snapshot, and its description for catalogs.
-
-    Args:
-        name: the name of the source.
-        rows: number of rows by path, from `write_snapshot_tables`.
-        inputs: the files of the source.
-    """
-    scored = any(score is not None for score in outcome.scores.values())
-    counts = ", ".join(f"{sum(s == split for s in outcome.splits.values()):,} {split}" for split in SPLIT_RATIOS)
-    names = [part.partition("@") for part in name.split(" + ")]
-    of_lemur = all(source in _LEMUR for source, _, _ in names)
-    ran = outcome.graphs is not None or outcome.chat is not None
-    near = " or structure" if outcome.graphs is None else ", structure or computation"
-    run = " It ran networks in a sandbox." if ran else ""
-    collection = (
-        f"A program read the rows of the source, and kept one of those that are near each other by text{near}.{run}"
-        " Nothing was annotated by hand."
-    )
-    card = Card(
-        name=f"Curated snapshot of {name}",
-        description=f"{len(outcome.kept):,} distinct PyTorch networks ({counts}), chosen from"
-        f" {len(outcome.decisions):,} rows of {name}. Every row that is not among them has a reason in the table of"
-        " decisions.",
-        licenses=outcome.rights.licenses_to_publish,
-        size=len(outcome.kept),
-        text="\n\n".join([*([_RESULTS] if scored else []), *_list_notes(outcome)]),
-        sources=[(item.name, f"hash://sha256/{item.sha256}") for item in inputs],
-        lemur=names[0][2] if of_lemur else "",
-        # LEMUR's networks were written by programs and language models, most of them.
-        disclosure=replace(
-            SNAPSHOT.disclosure,
-            collection=collection,
-            synthetic=of_lemur,
-            # The first sentences of these are about results.
-            **({} if scored else {name: getattr(SNAPSHOT.disclosure, name)[1:] for name in ("limits",)}),
-        ),
-    )
-    SNAPSHOT.write_card(folder, rows, card)
-
-
-NOT_COMPARED = "Graphs were not compared: two of these networks may compute the same."
-#: What removals at the stages lexical and structural are.
-SAMPLED = (
-    "Near-duplicates by tokens or structure are alike as texts, most of them not as networks: of a sample of 100 such"
-    " removals from LEMUR 2.1.0, 2 computed the same as the kept network, 19 the same up to widths, 79 another"
-    " architecture."
-)
-BY_TEXT = (
-    f"{SAMPLED} That serves fine-tuning on code, where similar texts teach the same. For architecture search,"
-    " performance prediction and changes between architectures, decide by computation: `--graph keep-different` keeps"
-    " similar texts whose graphs differ beyond widths."
-)
-
-
-def _list_notes(outcome: CurationOutcome) -> Iterator[str]:
-    """Yield the paragraphs of the card that hold for some snapshots only."""
-    if any(decision.stage in ("lexical", "structural") for decision in outcome.decisions):
-        yield BY_TEXT
-    if outcome.graphs is None:
-        yield NOT_COMPARED
-    else:
-        total = sum(outcome.graphs[code].graph is not None for code in outcome.kept)
-        yield (
-            f"{total:,} of these networks were traced in a sandbox, and no two of them compute the same, by their"
-            " graphs or, where the sizes of their parameters leave it open, by numbers; what is the same up to widths"
-            " is in one split (columns `graph`, `graph_widths`, `behavior`)."
-        )
-    if withheld := sum(outcome.rights.is_blocked(code) for code in outcome.kept):
-        yield (
-            f"The code of {plural(withheld, 'network')} has a license that does not permit redistribution (column"
-            " `license`): a published copy has its row, and an empty `nn_code`."
-        )
-    if outcome.chat is not None:
-        yield "\n".join(snapshot_chat_card(outcome.chat))
 
 
 def list_removed_rows(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:

@@ -9,20 +9,20 @@ from functools import cached_property, partial
 import numpy as np
 
 from curate.compute.graphs import GraphTrace, get_computations, read_graph_row
+from curate.compute.outcome import REMOVED
 from curate.folder.chat import strip_residue
 from curate.model.corpus import STAYS, FeatureStore, fill_store
 from curate.model.options import LEAK_THRESHOLD
 from curate.model.rights import is_withheld
-from curate.published.outcome import REMOVED
 from lemur_core.files import Json
 from lemur_core.files.markdown import plural
+from lemur_core.graphs.graph import get_public
 from lemur_core.graphs.identity import IDENTITIES
 from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import MAX_SETS, exact_pairs, iterate_pairs, link_by_lsh
 from lemur_core.similarity.minhash import jaccard
 from manifests.conversations import DROPS, Row, chat_rows, contents, read_fenced_code
-from manifests.folders.checks import Check, check_faults, run_checks
-from manifests.folders.kinds import SNAPSHOT, Folder
+from manifests.folders.kinds import SNAPSHOT, Check, Folder, check_faults, run_checks
 from manifests.folders.tables import iterate_rows
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, license_of_code
 from manifests.records import CHAT_KINDS, CHAT_ROLES, NetworkRow
@@ -324,7 +324,7 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
     torch = snapshot.manifest.versions.get("torch")  # folders that are older name no runtime
     for row in iterate_rows(snapshot.folder / "graphs.parquet"):
         id_, traced_with = row["id"], row["torch"]
-        if torch is not None and traced_with not in (None, torch):
+        if None not in (torch, traced_with) and get_public(traced_with) != get_public(torch):
             wrong.append(f"{id_[:12]}: traced with torch {traced_with}, the manifest names {torch}")
         # `derive` works out the identities of a whole snapshot.
         if snapshot.withheld and id_ not in snapshot.withheld and row["eval"] is not None:
@@ -346,7 +346,7 @@ def _check_graphs(snapshot: _VerifiedSnapshot) -> Check:
         for digest in own:
             distinct[digest].append(record)
     measured = sum(record["behavior"] is not None for record in snapshot.records)
-    detail = f"{known:,} of {len(snapshot.records):,} kept records have a graph, all different"
+    detail = f"{known:,} of {plural(len(snapshot.records), 'kept record')} with a graph, all different"
     detail += f"; the numbers of {measured:,}, too" if measured else ""
     detail += f", traced with torch {torch}" if torch is not None else ""
     return check_faults("graphs", wrong, detail)

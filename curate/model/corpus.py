@@ -389,25 +389,21 @@ def read_corpus(
     def new_codes() -> Iterator[tuple[bytes, str]]:
         """Read all batches, and yield each distinct code whose features are not known."""
         rows = 0
-        for batch in source.batches():
+        for batch, distinct, places in source.coded_batches():
             tables.append(pa.table(batch.drop_columns(["nn_code", "problem"])))
             stated = enumerate(batch.column("problem").to_pylist(), rows)
             problems.update((row, problem) for row, problem in stated if problem is not None)
             rows += batch.num_rows
-            encoded = batch.column("nn_code").dictionary_encode()
             indices = []
-            for code in encoded.dictionary.to_pylist():
-                raw = code.encode()
-                digest = hashlib.sha256(raw).digest()
+            for digest, code in distinct:
                 known = len(index_of)
                 indices.append(index_of.setdefault(digest, known))
                 if indices[-1] == known:
-                    codes.append(raw)
+                    codes.append(code.encode())
                     if digest not in store:
                         yield digest, code
             # A row without code has the last place, where -1 stands.
-            lookup = np.array([*indices, -1], np.int64)
-            indices_of_rows.append(lookup[encoded.indices.fill_null(len(indices)).to_numpy(zero_copy_only=False)])
+            indices_of_rows.append(np.array([*indices, -1], np.int64)[places])
 
     fill_store(store, new_codes(), detail, jobs)
     if not any(table.num_rows for table in tables):

@@ -9,21 +9,19 @@ from pathlib import Path
 import pyarrow as pa
 
 from curate.compute.graphs import GraphTracer
+from curate.compute.outcome import CurationOutcome, count_decisions
 from curate.compute.runs import describe_assumptions
 from curate.folder.chat import build_chat
-from curate.folder.page import snapshot_page
-from curate.folder.report import END, overview
+from curate.folder.page import FACED
 from curate.folder.snapshot import (
     MEASUREMENTS,
     count_measurements,
     list_removed_rows,
-    write_snapshot_card,
     write_snapshot_tables,
 )
 from curate.model.corpus import CodeFile, LoadedRecords, Previous, read_corpus
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.rights import Origins, check_origins, read_rights
-from curate.published.outcome import CurationOutcome, count_decisions
 from curate.run.strict import curate_strict
 from curate.sources import find_source_parents
 from curate.sources.rows import MeasuredFacts, RecordSource
@@ -34,9 +32,7 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.sandbox.runtime import expand_sets
-from manifests.folders.frame import finish
-from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
-from manifests.folders.report import write_report
+from manifests.folders.manifest import Manifest, Stopwatch
 from manifests.folders.tables import iterate_rows
 
 
@@ -89,22 +85,20 @@ def curate(
                 parameters["origins"] = [parent.sha256 for parent in repositories]
             if before:
                 parameters["previous"] = before[0].sha256
-            inputs = source.inputs()
-            rows, counts, details = write_contents(folder, corpus, outcome, parameters, inputs, source.measurements())
+            rows, counts, details = write_contents(folder, corpus, outcome, source.measurements())
             watch.lap("write")
         ran_code = options.chat or outcome.graphs is not None
-        manifest = Manifest(
-            kind="snapshot",
-            versions=package_versions() | (run_versions(options.runtime) if ran_code else {}),
+        return FACED.finish(
+            folder,
+            rows,
+            watch,
+            versions=run_versions(options.runtime) if ran_code else {},
             parameters=parameters,
-            inputs=inputs,
+            inputs=source.inputs(),
             parents=list(dict.fromkeys([*find_source_parents(source), *repositories, *before])),
             counts=counts,
             details=details,
-            outputs=list_outputs(folder, rows),
-            measured=watch.measure(),
         )
-        return finish(folder, manifest, snapshot_page, watch)
 
 
 def decide(
@@ -163,16 +157,11 @@ def describe_options(options: CurateOptions) -> Json:
 
 
 def write_contents(
-    folder: Path,
-    corpus: LoadedRecords,
-    outcome: CurationOutcome,
-    parameters: Json,
-    inputs: Sequence[Input],
-    measured: Iterator[MeasuredFacts],
+    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, measured: Iterator[MeasuredFacts]
 ) -> tuple[dict[str, int], Json, Json]:
-    """Write everything in a snapshot that follows from its outcome: tables, report, figures, card.
+    """Write the tables of a snapshot, which follow from its outcome.
 
-    Args: parameters: of its manifest. inputs, measured: of its source.
+    Args: measured: of its source.
     Returns: the rows by path; the counts and the details of its manifest.
     """
     rows, rights = write_snapshot_tables(folder, corpus, outcome, measured), outcome.rights
@@ -186,6 +175,4 @@ def write_contents(
     if rights.by_row:
         details["licensed_by_row"] = rights.by_row
     details["notes"] = outcome.notes
-    write_report(folder, overview(folder, parameters, counts, details), outcome.notes, END)
-    write_snapshot_card(folder, parameters["source"], outcome, rows, inputs)
     return rows, counts, details

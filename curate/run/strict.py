@@ -6,11 +6,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from curate.compute.graphs import CorpusTracer, GraphTrace, get_computations
+from curate.compute.outcome import NOT_RUN, CurationOutcome
 from curate.model.corpus import STAYS, FeatureTable, LoadedRecords, Previous
 from curate.model.options import LEAK_THRESHOLD, CurateOptions, get_prefix, matching_prefix
 from curate.model.records import Records, build_records, describe_no_networks, describe_off_scale, leave_out
 from curate.model.splits import Computations, SplitGroups, assign_splits, group_kept, group_names, split_corpus
-from curate.published.outcome import NOT_RUN, CurationOutcome
 from lemur_core.files import Json
 from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
 from lemur_core.similarity.join import Recall, enough_effort, exact_pairs, measure_recall

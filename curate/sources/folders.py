@@ -17,8 +17,7 @@ from lemur_core.files.foreign import decode_python, locate_inside
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from manifests.folders.manifest import Input
-from manifests.folders.reading import READ_ERRORS, describe
-from manifests.folders.tables import read_rows
+from manifests.folders.tables import READ_ERRORS, describe, read_rows
 from manifests.provenance import REQUIREMENTS, TABLE, find_blocking_licenses
 from manifests.provenance.licenses import combine_licenses
 from manifests.provenance.parts import Parts, read_parts

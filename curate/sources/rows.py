@@ -3,6 +3,7 @@
 An invalid value of a record becomes null, or a problem.
 """
 
+import hashlib
 import json
 import math
 import numbers
@@ -12,6 +13,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lemur_core.files.errors import UserError
@@ -179,6 +182,16 @@ class RecordSource(ABC):
     @abstractmethod
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches of ROW_SCHEMA, at most BATCH_ROWS rows each, in input order; the same each time."""
+
+    def coded_batches(self) -> Iterator[tuple[pa.RecordBatch, list[tuple[bytes, str]], npt.NDArray[np.int64]]]:
+        """Yield each batch, its distinct codes with their SHA-256, and for each row the place of its code among them.
+
+        The place of a row without code is the number of codes.
+        """
+        for batch in self.batches():
+            encoded = batch.column("nn_code").dictionary_encode()
+            codes = [(hashlib.sha256(code.encode()).digest(), code) for code in encoded.dictionary.to_pylist()]
+            yield batch, codes, encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False).astype(np.int64)
 
     @abstractmethod
     def inputs(self) -> list[Input]:

@@ -1,4 +1,4 @@
-"""What came out of an extraction: `report.md`, the summary of the command, and the page with its library of blocks.
+"""What came out of an extraction: report, summary of the command, dataset card, and page with its library of blocks.
 
 The page contains nothing that must not be redistributed: code and graphs of blocks whose license is not known to
 allow it stay in the files of the folder, which the page lists.
@@ -12,21 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from extract.folder.chat import extraction_chat_card
 from extract.model.blocks import list_facts
 from extract.model.results import at_least, count_reached
 from extract.specs.make import print_call, read_observed, read_spec_graph, read_specs
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import count, make_visible, percent, plural
+from lemur_core.files.markdown import code_span, count, make_visible, percent, plural
 from lemur_core.similarity.views import LEXICAL, STRUCTURAL
+from manifests.conversations import read_chat
 from manifests.folders import frame
+from manifests.folders.cards import Card
+from manifests.folders.frame import settings, shares
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Manifest
-from manifests.folders.report import settings, shares
 from manifests.provenance import TABLE, get_minimized_path, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.provenance.parts import find_blocked_blocks, read_parts
-from manifests.records import LEVELS, Block, Level, Spec
+from manifests.records import LEVELS, SPEC_CHAT_KINDS, SPLITS, Block, Level, Spec
 
 #: The level that the paper calls "validated and executable".
 VALIDATED: Level = "executed"
@@ -78,8 +81,9 @@ _LISTED += ("observed",)
 _APART = frozenset({"runs as", "shapes", "also", "file", "inferred"})
 
 
-def overview(folder: Path, parameters: Stated, counts: Stated, details: Stated) -> frame.Page:
-    """Return title, lead and views of an extraction, from its table and these fields of its manifest."""
+def overview(folder: Path, manifest: Manifest) -> frame.Page:
+    """Return title, lead and views of an extraction, from its table and its manifest."""
+    parameters, counts, details = manifest.parameters, manifest.counts, manifest.details
     rows, level = list(EXTRACTION.rows(folder, Block, _COUNTED)), parameters["level"]
     goal, *further = _list_levels(level)
     part, whole = counts["reached"][goal], counts["blocks"]
@@ -292,7 +296,7 @@ def extraction_page(folder: Path, manifest: Manifest) -> frame.Page:
         ("created with", f"lemur-curator {versions.get('lemur-curator')}, torch {versions.get('torch', '–')}"),
         ("in words", [frame.link("report.md", "report.md"), frame.link("manifest.json", "manifest.json")]),
     ]
-    page = overview(folder, manifest.parameters, manifest.counts, manifest.details)
+    page = overview(folder, manifest)
     return replace(page, views=[frame.facts("Overview", about), *page.views], library=library)
 
 
@@ -342,3 +346,30 @@ def _detail_views(
         why = "its license is not known to permit redistribution" if minimized is not None else "there is no lean form"
         views.append(frame.note("Code", f"It is not shown here: {why}. The files are linked above."))
     return views
+
+
+# --- the card ---------------------------------------------------------------------------------------------------------
+
+
+def extraction_card(folder: Path, manifest: Manifest) -> Card:
+    """Return the content of the dataset card of an extraction, from its tables and its manifest."""
+    counts, sources = manifest.counts, manifest.details["sources"]
+    lines = ["The code of each block is under the license of its source."]
+    if taken := [source for source in sources if source.get("instead_of")]:
+        names = ", ".join(f"{code_span(source['name'])} ({code_span(source['instead_of'])})" for source in taken)
+        lines += ["", f"Releases in the place of sources that could not be reached: {names}."]
+    if "chat" in counts:
+        lines += ["", *extraction_chat_card(read_chat(folder, "block", SPEC_CHAT_KINDS))]
+    specs = sum(counts["specs"][split] for split in SPLITS)
+    return Card(
+        name="Extracted PyTorch blocks",
+        description=f"{plural(counts['blocks'], 'PyTorch module')} as closed files where they could be closed, and"
+        f" {plural(specs, 'neutral spec')} of them: what each module is and does, as facts that were read or"
+        " measured, never text of its source. Related blocks are in one split.",
+        licenses=sorted({source["license"] for source in sources}),
+        text="\n".join(lines),
+        sources=[(source["name"], source["swhid"]) for source in sources],
+    )
+
+
+FACED = replace(EXTRACTION, overview=overview, ending=END, card=extraction_card, page=extraction_page)

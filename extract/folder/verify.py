@@ -24,7 +24,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from extract.arguments.messages import CallRequest
-from extract.folder.page import extraction_page
+from extract.folder.page import FACED
 from extract.folder.write import code_paths, qualities, write_blocks, write_contents
 from extract.model.blocks import find, find_code
 from extract.model.results import Options, RunFacts, at_least, code_columns
@@ -49,8 +49,7 @@ from lemur_core.sandbox import Failure, Job, Limits, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
-from manifests.folders.checks import Check, check_faults, run_checks
-from manifests.folders.kinds import EXTRACTION, Folder, lines_text, verify_folder
+from manifests.folders.kinds import EXTRACTION, Check, Folder, check_faults, lines_text, run_checks, verify_folder
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import iterate_rows
 from manifests.provenance import REQUIREMENTS, SPECS, TABLE, get_minimized_path, header_lines, is_guess
@@ -510,13 +509,6 @@ def _list_jobs(folder: Path, origins: Mapping[str, Sequence[str]], runtime: Bloc
                 yield RUN_CALL.job(f"{row.block}, {form}", request)
 
 
-KIND = replace(
-    EXTRACTION,
-    derive=_derive,
-    laws=(_check_extraction,),
-    find=find,
-    find_code=find_code,
-    page=extraction_page,
-)
+KIND = replace(FACED, derive=_derive, laws=(_check_extraction,), find=find, find_code=find_code)
 KINDS = (KIND,)
 verify = partial(verify_folder, KIND)

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from extract.folder.chat import build_chat, extraction_chat_card
-from extract.folder.page import END, extraction_page, overview
+from extract.folder.chat import build_chat
+from extract.folder.page import FACED
 from extract.model.results import Result, RunFacts, at_least, count_rows
 from extract.resolve.requirements import requirements_text
 from extract.sources import PackageSource
@@ -19,16 +19,12 @@ from extract.specs.make import write_specs
 from extract.specs.splits import assign_splits, write_spec_tables
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import code_span, plural
 from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.similarity.views import Distinct, count_distinct
 from lemur_core.source.quality import code_quality
 from manifests.conversations import write_chat_tables
-from manifests.folders.frame import finish
-from manifests.folders.kinds import EXTRACTION, Card
-from manifests.folders.manifest import Input, Manifest, Stopwatch, list_outputs, package_versions
-from manifests.folders.report import write_report
+from manifests.folders.manifest import Input, Manifest, Stopwatch, package_versions
 from manifests.folders.tables import write_table
 from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, get_minimized_path
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, arrow_schema
@@ -76,23 +72,22 @@ def write_extraction(
         watch.lap("write specs")
         written, counts, details = write_contents(folder, rows, specs, facts)
         watch.lap("write data set")
-        manifest = Manifest(
-            kind=EXTRACTION.name,
+        return FACED.finish(
+            folder,
+            written,
+            watch,
             versions=package_versions("pytest") | run_versions(),
             parameters=facts.options.parameters(),
             inputs=[Input(name=s.name, sha256=s.digest, bytes=_count_bytes(s)) for s in facts.sources],
             counts=counts,
             details=details,
-            outputs=list_outputs(folder, written),
-            measured=watch.measure(),
         )
-        return finish(folder, manifest, extraction_page, watch)
 
 
 def write_contents(
     folder: Path, rows: Sequence[Block], specs: Sequence[Spec], facts: RunFacts
 ) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
-    """Write everything that follows from the blocks, specs and requirements in a folder: tables, card, report.
+    """Write the tables that follow from the blocks, specs and requirements in a folder.
 
     Returns: the rows by path; the counts and the details of its manifest.
     """
@@ -101,10 +96,8 @@ def write_contents(
     # Duplicates are counted among validated blocks alone, as the paper counts them.
     executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
     distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
-    details = _manifest_details(facts, distinct)
-    stated = {**counts, **dataset}
-    write_report(folder, overview(folder, facts.options.parameters(), stated, details), facts.notes, END)
-    return {TABLE: len(rows), SPECS: len(specs), **tables}, stated, details
+    written = {TABLE: len(rows), SPECS: len(specs), **tables}
+    return written, {**counts, **dataset}, _manifest_details(facts, distinct)
 
 
 def qualities(codes: Sequence[str | None], jobs: int | None = None) -> list[float | None]:
@@ -203,7 +196,7 @@ def _count_bytes(source: PackageSource) -> int:
 def _write_dataset(
     folder: Path, specs: Sequence[Spec], rows: Sequence[Block], facts: RunFacts
 ) -> tuple[dict[str, int], dict[str, Any]]:
-    """Write the tables of specs and conversations, and the card, of a folder whose other files are written.
+    """Write the tables of specs and conversations of a folder whose other files are written.
 
     Returns: Rows by path below `folder`, and counts for the manifest.
     """
@@ -215,26 +208,10 @@ def _write_dataset(
     splits = Counter[str](assignment.split for assignment in assignments)
     groups = Counter(assignment.cluster for assignment in assignments)
     counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": len(groups)}}
-    chat = None
     if options.chat:
         shortest = [row.lean_code or row.code or "" for row in with_code]
         of_specs = [assignment.split for assignment in assignments]
         chat = build_chat(folder, specs, of_specs, shortest, options.chat_max_tokens)
         tables |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = chat.counts()
-    lines = ["The code of each block is under the license of its source."]
-    if taken := [source for source in facts.sources if source.instead_of]:
-        names = ", ".join(f"{code_span(source.name)} ({code_span(source.instead_of)})" for source in taken)
-        lines += ["", f"Releases in the place of sources that could not be reached: {names}."]
-    card = Card(
-        name="Extracted PyTorch blocks",
-        description=f"{plural(len(rows), 'PyTorch module')} as closed files where they could be closed, and"
-        f" {plural(len(specs), 'neutral spec')} of them: what each module is and does, as facts that were read or"
-        " measured, never text of its source. Related blocks are in one split.",
-        licenses=sorted({source.license for source in facts.sources}),
-        size=len(rows),
-        text="\n".join([*lines, *(["", *extraction_chat_card(chat)] if chat else [])]),
-        sources=[(source.name, source.swhid) for source in facts.sources],
-    )
-    EXTRACTION.write_card(folder, {TABLE: len(rows), **tables}, card)
     return tables, counts

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from curate.compute.runs import TASK_DATASETS
-from curate.published.novelty import Query, build_query
+from curate.folder.novelty import Query, build_query
 from extract.sources.git import GitError, read_blobs, run_git
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError

@@ -1,6 +1,5 @@
 """The difference of two corpora or snapshots: which networks came, went, changed their name or code, and what moved."""
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -223,15 +222,11 @@ def _read(spec: str) -> _Side:
         return _read_snapshot(folder)
     source = open_source(spec)
     side = _Side(source.name)
-    for batch in source.batches():
-        # Many rows of a batch have one code.
-        encoded = batch.column("nn_code").dictionary_encode()
-        digests = [hashlib.sha256(code.encode()).hexdigest() for code in encoded.dictionary.to_pylist()]
-        for index, name, *run in zip(
-            encoded.indices.to_pylist(), *(batch.column(column).to_pylist() for column in ("nn", *_RUN)), strict=True
-        ):
-            if index is not None:
-                side.codes[name].add(digests[index])
+    for batch, codes, places in source.coded_batches():
+        columns = (batch.column(column).to_pylist() for column in ("nn", *_RUN))
+        for place, name, *run in zip(places.tolist(), *columns, strict=True):
+            if place < len(codes):
+                side.codes[name].add(codes[place][0].hex())
                 side.runs[name][tuple(run)] += 1
     side.name = source.name  # with the version, which a service states when it is read
     return side

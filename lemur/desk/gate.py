@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from curate.compute.graphs import NetworkTracer, find_candidates
 from curate.compute.runs import PRM, TASK_DATASETS
-from curate.published.novelty import Novelty, NoveltyIndex, Query
-from curate.published.reference_corpus import ReferenceCorpus
+from curate.folder.novelty import Novelty, NoveltyIndex, Query
+from curate.folder.reference_corpus import ReferenceCorpus
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
 from lemur.desk.certificate_guest import Certificate, CodeToCertify

@@ -22,11 +22,9 @@ from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent, table
-from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import Folder, Kind, Named
+from manifests.folders.kinds import Check, Folder, Kind, Named, check_faults
 from manifests.folders.manifest import read_manifest
-from manifests.folders.reading import READ_ERRORS, describe, reading
-from manifests.folders.tables import read_rows
+from manifests.folders.tables import READ_ERRORS, describe, read_rows, reading
 from manifests.records import ExpertAnswer, ExpertFact, Record
 
 GENERAL = "general"

@@ -56,18 +56,15 @@ from lemur_core.files.atomic import atomic_file, atomic_folder, hold_lock, sha25
 from lemur_core.files.cache import cache_folder, remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note, progress
+from manifests.folders.kinds import Kind
 from manifests.folders.manifest import (
     FILE_NAME,
-    Manifest,
     Stopwatch,
     describe_parent,
-    list_outputs,
     package_versions,
     read_manifest,
-    write_manifest,
 )
-from manifests.folders.reading import READ_ERRORS, describe
-from manifests.folders.tables import write_table
+from manifests.folders.tables import READ_ERRORS, describe, write_table
 from manifests.records import ExpertAnswer, ExpertFact, arrow_schema
 
 # -- a language model --------------------------------------------------------------------------------------------------
@@ -725,18 +722,8 @@ class Workspace:
         with atomic_folder(out, force=force) as folder:
             counts = fill(folder, hashlib.sha256(identity.encode()).hexdigest()[:32])
             rows = {path.name: pq.read_metadata(path).num_rows for path in folder.glob("*.parquet")}
-            manifest = Manifest(
-                kind=kind,
-                versions=versions,
-                parameters=dict(parameters),
-                inputs=[],
-                parents=above,
-                counts=counts,
-                details={},
-                outputs=list_outputs(folder, rows),
-                measured=watch.measure(),
-            )
-            write_manifest(folder, manifest)
+            about: Json = {"parameters": dict(parameters), "parents": above, "counts": counts}
+            Kind(kind, "lemur experts").finish(folder, rows, watch, versions=versions, **about)
         note(f"{out}: built in {watch.measure().seconds:.1f} s")
 
 

@@ -1,30 +1,28 @@
 """Write a finished folder in another form: a folder of its own, with a card and a manifest that names its source."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lemur.export import ExportForm
-from lemur.export.conversations import export_completions
 from lemur.export.kernelbench import export_kernelbench
-from lemur.export.records import EXPORT, ExportContents
+from lemur.export.records import EXPORT, ExportContents, PromptCompletion
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free, write_text
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import article, code_span, count, table
-from manifests.folders.kinds import Card
+from lemur_core.files.markdown import article
+from manifests.conversations import chat_rows
+from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import (
-    Manifest,
     Stopwatch,
     describe_parent,
-    list_outputs,
-    package_versions,
     read_manifest,
 )
-from manifests.folders.reading import reading
-from manifests.folders.tables import write_tables
+from manifests.folders.tables import reading, write_tables
 from manifests.provenance import TABLE
 from manifests.publish.staged import stage_files
+from manifests.records import SPLITS, Block, ChatMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,33 @@ class ExportReport:
         """Return the report as a JSON object."""
         facts = {"rows": dict(self.rows), "skipped": dict(self.skipped), "withheld": self.withheld}
         return {"folder": str(self.folder), **facts}
+
+
+def _list_conversations(folder: Path, kind: str) -> list[tuple[str, Json]]:
+    """Return split and row of each conversation of a folder, with `code_sha256`, the code that it is about.
+
+    Raises: UserError if it has none.
+    """
+    rows = list(chat_rows(folder))
+    codes = {}
+    if kind == EXTRACTION.name:
+        codes = {row.block: row.code_sha256 for row in EXTRACTION.rows(folder, Block, ("block", "code_sha256"))}
+    for _, row in rows:
+        row["code_sha256"] = codes[row["block"]] if codes else row["record"]
+    if not rows:
+        again = {"snapshot": "curate", "extraction": "extract"}[kind]
+        raise UserError(f"{folder}: has no conversations; create it again with `lemur {again} ... --chat`")
+    return rows
+
+
+def export_completions(folder: Path, kind: str) -> ExportContents:
+    """Return every conversation of a snapshot or an extraction as a prompt and a completion."""
+    tables: dict[str, list[PromptCompletion]] = {split: [] for split in SPLITS}
+    for split, row in _list_conversations(folder, kind):
+        *prompt, answer = map(ChatMessage.model_validate, row["messages"])
+        facts: Json = {name: row.get(name) for name in ("id", "task", "license", "notice", "code_sha256")}
+        tables[split].append(PromptCompletion(prompt=tuple(prompt), completion=(answer,), **facts))
+    return ExportContents({"prompt_completion": tables}, Counter())
 
 
 #: How each form is made from each kind of folder that has it.
@@ -99,20 +124,16 @@ def export_folder(
         for name, text in contents.files.items():
             (part / name).parent.mkdir(parents=True, exist_ok=True)
             write_text(part / name, text)
-        _write_card(part, form, folder, contents, rows)
         counts = {name: sum(map(len, splits.values())) for name, splits in contents.tables.items()}
-        done = Manifest(
-            kind=EXPORT.name,
-            versions=package_versions(),
+        done = EXPORT.finish(
+            part,
+            rows,
+            watch,
             parameters={"format": form},
-            inputs=[],
             parents=[describe_parent(folder)],
             counts={"rows": counts, "skipped": dict(sorted(contents.skipped.items()))},
             details={"withheld": [item.entry for item in staged.withheld]},
-            outputs=list_outputs(part, rows),
-            measured=watch.measure(),
         )
-        write_text(part / "manifest.json", done.model_dump_json(indent=2) + "\n")
     return ExportReport(out, counts, done.counts["skipped"], withheld)
 
 
@@ -128,24 +149,3 @@ def _write_tables(folder: Path, contents: ExportContents) -> dict[str, int]:
                 )
                 written |= {f"data/{name}/{file}": number for file, number in files.items()}
     return written
-
-
-def _write_card(part: Path, form: ExportForm, folder: Path, contents: ExportContents, rows: Mapping[str, int]) -> None:
-    parent = describe_parent(folder)
-    splits = [rows for tables in contents.tables.values() for rows in tables.values()]
-    licenses = sorted({row.license for rows in splits for row in rows})
-    skipped = table(
-        ["left out", "count"], [[code_span(why, 160), count(n)] for why, n in contents.skipped.most_common()]
-    )
-    text = "\n\n".join([*contents.about[1:], *(["\n".join(skipped)] if contents.skipped else [])])
-    first = next(name for name, splits in contents.tables.items() if any(splits.values()))
-    size = max(sum(map(len, splits.values())) for splits in contents.tables.values())
-    card = Card(
-        name=f"{parent.kind.capitalize()} in the form {form}",
-        description=contents.about[0],
-        licenses=licenses,
-        size=size,
-        text=text,
-        sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}")],
-    )
-    EXPORT.write_card(part, rows, card, default=first)

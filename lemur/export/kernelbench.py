@@ -179,17 +179,8 @@ def export_kernelbench(folder: Path, table: Path, *, jobs: int | None = None, un
         except RefusedError as refusal:
             skipped[str(refusal)] += 1
     problems = list(_attack(texts, skipped, jobs, unsafe=unsafe))
-    about = (
-        "Each block is one problem: a closed file below which `Model` constructs the block with arguments that are"
-        " known to work, in eval mode, and `get_inputs()` builds inputs that it accepts; `get_inputs(case)` builds them"
-        " in other shapes, ranges of values and memory layouts, `cases` in all. Trivial answers (zeros, the input,"
-        " means, the output for other inputs) were compared with the block's in the sandbox, with KernelBench's"
-        " tolerance: where one passes whatever the range, `hackable` says which, and the problem has no file.",
-        "`level1/` has the files, as KernelBench's `LocalKernelBenchDataset` reads them (`base_path` is this folder);"
-        " the table has the columns of its data set. The headers of the files name their origin and license.",
-    )
     files = {f"level1/{problem.name}": problem.code for problem in problems if problem.hackable is None}
-    return ExportContents({"problems": {"test": problems}}, skipped, about, files)
+    return ExportContents({"problems": {"test": problems}}, skipped, files)
 
 
 def _attack(

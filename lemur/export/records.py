@@ -8,8 +8,10 @@ from pathlib import Path
 from pydantic import Field
 
 from lemur_core.files import Json
-from manifests.folders.cards import SNAPSHOT_DISCLOSURE
+from lemur_core.files.markdown import code_span, count, table
+from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card
 from manifests.folders.kinds import Folder, Kind, Named, files_by_split
+from manifests.folders.manifest import Manifest
 from manifests.folders.tables import read_rows
 from manifests.records import ChatMessage, Record, Sha256
 
@@ -52,6 +54,39 @@ class PromptCompletion(ExportedRow):
 _USES = ("Training and evaluating models that write PyTorch code or kernels, in the form that the title names.",)
 _BIASES = ("Blocks, networks and tasks are as frequent as in the source folder, whose card and report describe it.",)
 _ABOUT = ("license", "code_sha256")
+#: Sentences for the card of each form: the description, and what follows.
+_TEXTS = {
+    "kernelbench": (
+        "Each block is one problem: a closed file below which `Model` constructs the block with arguments that are"
+        " known to work, in eval mode, and `get_inputs()` builds inputs that it accepts; `get_inputs(case)` builds them"
+        " in other shapes, ranges of values and memory layouts, `cases` in all. Trivial answers (zeros, the input,"
+        " means, the output for other inputs) were compared with the block's in the sandbox, with KernelBench's"
+        " tolerance: where one passes whatever the range, `hackable` says which, and the problem has no file.",
+        "`level1/` has the files, as KernelBench's `LocalKernelBenchDataset` reads them (`base_path` is this folder);"
+        " the table has the columns of its data set. The headers of the files name their origin and license.",
+    ),
+    "prompt-completion": (
+        "A prompt is the system's and the user's message, a completion the assistant's: `trl` reads both as they are.",
+        "The conversations are those of the source folder, in its splits; `task` says what is asked for.",
+    ),
+}
+
+
+def _card(folder: Path, manifest: Manifest) -> Card:
+    form, (parent,) = manifest.parameters["format"], manifest.parents
+    description, *more = _TEXTS[form]
+    skipped = sorted(manifest.counts["skipped"].items(), key=lambda item: (-item[1], item[0]))
+    if skipped:
+        more.append("\n".join(table(["left out", "count"], [[code_span(why, 160), count(n)] for why, n in skipped])))
+    return Card(
+        name=f"{parent.kind.capitalize()} in the form {form}",
+        description=description,
+        licenses=sorted({row.license for _, row in _rows(folder)}),
+        text="\n\n".join(more),
+        sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}")],
+    )
+
+
 #: All tables that an export may have; a folder has those of its form.
 EXPORT = Kind(
     name="export",
@@ -69,6 +104,7 @@ EXPORT = Kind(
         collection="A program wrote the contents of the source folder in another form.",
     ),
     source_datasets=("extended",),
+    card=_card,
     named={
         "problems": Named("problem", ("name", "block"), ("block", "cases", "hackable", *_ABOUT)),
         "prompt_completion": Named("conversation", ("id",), ("task", *_ABOUT)),
@@ -83,13 +119,11 @@ class ExportContents:
     Attributes:
         tables: rows by the name of a table in `EXPORT`, then by split.
         skipped: how many blocks or conversations were left out, by reason.
-        about: sentences for the card.
         files: further files by path.
     """
 
     tables: Mapping[str, Mapping[str, Sequence[ExportedRow]]]
     skipped: Counter[str]
-    about: Sequence[str]
     files: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -29,7 +29,7 @@ from lemur_core.files.progress import note, progress
 from lemur_core.sandbox.cached import OutcomeStore
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.received import clean_text
-from manifests.folders.reading import describe
+from manifests.folders.tables import describe
 
 Message = dict[str, str]
 

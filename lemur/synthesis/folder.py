@@ -16,16 +16,12 @@ from extract.model.results import wilson
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, write_text
 from lemur_core.files.markdown import code_span, count, plain, plural, table
-from manifests.folders.cards import SNAPSHOT_DISCLOSURE
-from manifests.folders.checks import Check, check_faults
-from manifests.folders.kinds import Card, Folder, Kind, Named
+from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card
+from manifests.folders.kinds import Check, Folder, Kind, Named, check_faults
 from manifests.folders.manifest import (
     Manifest,
     Stopwatch,
     describe_parent,
-    list_outputs,
-    package_versions,
-    write_manifest,
 )
 from manifests.folders.tables import write_table, write_tables
 from manifests.provenance.licenses import NOASSERTION
@@ -92,30 +88,15 @@ def write_synthesis(
     with atomic_folder(out, force=force) as folder:
         rows = write_contents(folder, attempts, networks, parameters)
         parents = list({parent.sha256: parent for parent in map(describe_parent, folders)}.values())
-        card = Card(
-            name="Synthesized networks",
-            description="PyTorch networks that a language model wrote from neutral specs of blocks (facts that were"
-            f" measured, never source text); each was proved before it was accepted: {', '.join(STEPS)}.",
-            licenses=[license_],
-            size=len(networks),
-            text=f"{count(len(networks))} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
-            f" accepted.\n\nLicense of the networks, as stated by the user: {license_}. `attempts.parquet` holds every"
-            " prompt and answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
-            sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}") for parent in parents],
-        )
-        FORMAT.write_card(folder, rows, card, default="networks" if networks else "attempts")
-        manifest = Manifest(
-            kind=FORMAT.name,
-            versions=package_versions(),
+        FACED.finish(
+            folder,
+            rows,
+            watch,
             parameters=dict(parameters),
-            inputs=[],
             parents=parents,
             counts={model: counts},
             details={"license": license_},
-            outputs=list_outputs(folder, rows),
-            measured=watch.measure(),
         )
-        write_manifest(folder, manifest)
     return counts
 
 
@@ -176,6 +157,23 @@ def count_attempts(attempts: Sequence[SynthesisAttempt]) -> Json:
         "answer_tokens": sum(attempt.answer_tokens or 0 for attempt in attempts),
         "failed": dict(sorted(failed.items())),
     }
+
+
+def _card(_: Path, manifest: Manifest) -> Card:
+    ((model, counts),), license_ = manifest.counts.items(), manifest.details["license"]
+    return Card(
+        name="Synthesized networks",
+        description="PyTorch networks that a language model wrote from neutral specs of blocks (facts that were"
+        f" measured, never source text); each was proved before it was accepted: {', '.join(STEPS)}.",
+        licenses=[license_],
+        text=f"{count(counts['accepted'])} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
+        f" accepted.\n\nLicense of the networks, as stated by the user: {license_}. `attempts.parquet` holds every"
+        " prompt and answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
+        sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}") for parent in manifest.parents],
+    )
+
+
+FACED = replace(FORMAT, card=_card)
 
 
 def _report(attempts: Sequence[SynthesisAttempt], parameters: Mapping[str, object]) -> str:
@@ -260,11 +258,11 @@ def _check_outcomes(folder: Folder) -> list[Check]:
         faults.append("the table of networks does not hold the accepted ones")
     if len({row.graph for row in networks}) != len(networks):
         faults.append("two networks compute the same")
-    text = f"{len(networks):,} networks: names and contract; each passed all {len(STEPS)} steps"
+    text = f"{plural(len(networks), 'network')}: names and contract; each passed all {len(STEPS)} steps"
     return [
-        check_faults("attempts", wrong, f"{len(attempts):,} answers, each with its outcome"),
+        check_faults("attempts", wrong, f"{plural(len(attempts), 'answer')}, each with its outcome"),
         check_faults("networks", faults, text),
     ]
 
 
-KINDS = (replace(FORMAT, derive=_derive, laws=(_check_outcomes,)),)
+KINDS = (replace(FACED, derive=_derive, laws=(_check_outcomes,)),)

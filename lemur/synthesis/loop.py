@@ -22,7 +22,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from curate.published.reference_corpus import check_graphs
+from curate.folder.reference_corpus import check_graphs
 from extract.search import Filters, open_index, search
 from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur.synthesis.endpoint import Answer, Endpoint, Message, Model, Request, ask

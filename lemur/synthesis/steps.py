@@ -33,10 +33,10 @@ from typing import Any, cast
 
 from curate.compute.graphs import NetworkTracer, build_payload
 from curate.compute.runs import BATCH, PRM, TASK_DATASETS
+from curate.folder.novelty import novel
 from curate.model.corpus import code_features
 from curate.model.options import CurateOptions
 from curate.model.pretrained import find_pretrained
-from curate.published.novel import novel
 from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
 from extract.proofs.rebuild import REBUILD
 from extract.proofs.visit import TRACE

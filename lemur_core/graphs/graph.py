@@ -17,8 +17,14 @@ from typing import Any, NamedTuple
 from lemur_core.files import Json
 from lemur_core.sandbox.server.received import INTEGERS, MAX_INFLATED_BYTES, clean_text, inflate
 
+
+def get_public(version: str | None) -> str:
+    """Return a version without its local part: `2.15.0+cu132` is torch 2.15.0, built for other devices."""
+    return (version or "").partition("+")[0]
+
+
 try:
-    TORCH = importlib.metadata.version("torch")
+    TORCH = get_public(importlib.metadata.version("torch"))
 except importlib.metadata.PackageNotFoundError:
     TORCH = "not installed"
 #: The version of the stored form and of the rules that produce it.
@@ -178,7 +184,7 @@ def check_version(stored: Mapping[str, Any]) -> None:
     Without torch no graph is recorded here, and those of a finished folder, which are of one torch, may be compared.
     """
     form, torch = stored.get("form"), stored.get("torch")
-    if form != FORM or TORCH not in (torch, "not installed"):
+    if form != FORM or not isinstance(torch, str) or TORCH not in (get_public(torch), "not installed"):
         current = f"form {FORM} of torch {TORCH}"
         raise ValueError(f"form {form!r:.20} of torch {torch!r:.20} cannot be compared with {current}")
 

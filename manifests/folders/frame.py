@@ -13,15 +13,15 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from lemur_core.files import Json
+from lemur_core.files import Json, markdown
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
-from lemur_core.files.markdown import plural
+from lemur_core.files.markdown import count, make_visible, percent, plain, plural
 from lemur_core.sandbox.server.received import inflate
 from manifests.folders.manifest import (
     FILE_NAME,
@@ -29,11 +29,9 @@ from manifests.folders.manifest import (
     PAGE_FILES,
     SHARDS,
     Manifest,
-    Stopwatch,
     is_of_page,
-    write_manifest,
 )
-from manifests.folders.reading import is_active, read_text
+from manifests.folders.tables import is_active, read_text
 
 _SHARD_CHARACTERS = 2_500_000  # before compression: quick to load, and similar texts share one
 _TOO_LITTLE = 8 * 1024  # bytes; below this, heavy content is not attempted
@@ -392,23 +390,6 @@ def write_page(
     return target / INDEX
 
 
-def finish(folder: Path, manifest: Manifest, page: Callable[[Path, Manifest], Page], watch: Stopwatch) -> Manifest:
-    """Write the page of a folder whose other files are in place, then its manifest as the last file.
-
-    Args:
-        folder: the folder.
-        manifest: complete except for the measured times.
-        page: builds the page from both.
-        watch: the stopwatch of the whole run.
-    Returns: the manifest that was written.
-    """
-    write_page(folder, page(folder, manifest))
-    watch.lap("page")
-    done = manifest.model_copy(update={"measured": watch.measure()})
-    write_manifest(folder, done)
-    return done
-
-
 def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str | None) -> str:
     """Return the text of `index.html`."""
     library = page.library
@@ -554,3 +535,67 @@ script-src 'sha256-{digest}' 'self' file:; base-uri 'none'; form-action 'none'">
 </body>
 </html>
 """
+
+
+# -- report.md: the views at the top of the page, as Markdown ------------------------------------------------------
+
+#: Rows of a table; the rest is folded into one.
+LONGEST = 20
+_REPORT_CELL = 200  # characters
+
+
+def write_report(folder: Path, page: Page, notes: Sequence[str], end: str) -> None:
+    """Write `report.md`; the same contents give the same bytes.
+
+    Args: page: its title, lead and views, of facts, tables and bars. notes: what could not be done. end: Markdown.
+    """
+    lines = [f"# {plain(page.title)}", "", f"**{plain(page.lead)}**", ""]
+    if notes:
+        lines += ["Not everything could be done as asked:", "", *(f"- {plain(note)}" for note in notes), ""]
+    for view in page.views:
+        intro = view.get("intro")
+        lines += [f"## {view['title']}", "", *([intro, ""] if intro else []), *_render_view(view)]
+    write_text(folder / "report.md", "\n".join([*lines, end]) + "\n")
+
+
+def _render_view(view: View) -> list[str]:
+    if view["view"] == "facts":
+        return [*(f"- {plain(label)}: {_report_cell(value)}" for label, value in view["rows"]), ""]
+    if view["view"] == "bars":
+        return markdown.table(["", ""], [[_report_cell(label), text] for label, _, _, text in view["rows"]])
+    rows = view["rows"]
+    texts = [any(isinstance(row[at], str) for row in rows) for at in range(len(view["head"]))]
+    left = texts.index(False) if False in texts else len(texts)
+    return markdown.table(list(map(plain, view["head"])), [list(map(_report_cell, row)) for row in rows], left)
+
+
+def _report_cell(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return count(value)
+    return "–" if value is None else plain(make_visible(str(value), _REPORT_CELL))
+
+
+def fold(rows: Sequence[Sequence[Cell]]) -> list[Sequence[Cell]]:
+    """Return rows with those beyond the longest table folded into one that counts them."""
+    more = len(rows) - LONGEST
+    return [*rows[:LONGEST], *([[f"{count(more)} others", *[""] * (len(rows[0]) - 1)]] if more > 0 else [])]
+
+
+def settings(parameters: Mapping[str, object]) -> View:
+    """Return all parameters of a manifest that have a value."""
+    return facts("Settings", [(name.replace("_", " "), _setting(value)) for name, value in parameters.items()])
+
+
+def _setting(value: object) -> str | None:
+    if isinstance(value, list | tuple):
+        return ", ".join(":".join(map(str, item)) if isinstance(item, list | tuple) else str(item) for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {item}" for name, item in value.items())
+    return None if value is None or value is False else "yes" if value is True else str(value)
+
+
+def shares(title: str, heads: tuple[str, str], counts: Mapping[str, int], whole: int, intro: str = "") -> View:
+    """Return a table of names, most first: each with its number, and its share of the whole."""
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rows: list[list[Cell]] = [[name, number, percent(number, whole)] for name, number in ranked]
+    return table(title, [*heads, "%"], fold(rows), intro)

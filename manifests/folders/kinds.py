@@ -1,57 +1,81 @@
-"""The kinds of finished folders: a folder is its tables; what it derives from them, and its laws, make it verifiable.
+"""The kinds of finished folders: a folder is its tables; all that people see of it is a loop over its kind.
 
 Snapshots and extractions are here because every package reads them. What only the package that writes a folder can do
 with it is added there: each lists its kinds as `KINDS`, and `lemur` combines them.
 """
 
+import contextlib
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pyarrow.parquet as pq
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
-from lemur_core.files.errors import UserError, missing_name
-from lemur_core.files.markdown import article, make_visible, plain
+from lemur_core.files.errors import DamagedError, UserError, missing_name
+from lemur_core.files.foreign import check_plain
+from lemur_core.files.markdown import article, make_visible, plural
+from lemur_core.files.progress import show_item
 from manifests import records
 from manifests.folders.cards import (
+    CARD,
     EXTRACTION_DISCLOSURE,
-    PAPER,
+    HERE,
     SNAPSHOT_DISCLOSURE,
+    Card,
     Disclosure,
-    card_yaml,
-    cite,
-    column_lines,
-    usage_lines,
+    card_text,
+    croissant_text,
 )
-from manifests.folders.checks import (
-    Check,
-    check_derived,
-    check_description,
-    check_faults,
-    check_files,
-    check_table,
-    run_checks,
-)
-from manifests.folders.croissant import DataOrigin, write_croissant
-from manifests.folders.frame import Page, has_page
+from manifests.folders.frame import Page, foreign_page_files, has_page, write_page, write_report
 from manifests.folders.manifest import (
     FILE_NAME,
     INDEX,
+    PAGE_FILES,
     SHARDS,
     Manifest,
+    Stopwatch,
     check_stated,
     find_stated_fault,
+    foreign_files,
+    is_of_page,
+    list_outputs,
     package_versions,
+    read_manifest,
     read_unchecked_manifest,
+    write_manifest,
 )
-from manifests.folders.reading import reading
-from manifests.folders.tables import CROISSANT, Configs, R, read_rows, select_tables
+from manifests.folders.tables import (
+    CHECK_ERRORS,
+    CROISSANT,
+    READ_ERRORS,
+    Configs,
+    R,
+    describe,
+    read_json,
+    read_rows,
+    reading,
+    select_tables,
+)
 from manifests.provenance import TABLE, Inlined
 
 _LABEL, _FACT = 11, 13  # columns
+_SHOWN = 60  # characters of a value
+_CELLS = 3  # of a column
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `lemur verify`."""
+
+    name: str
+    ok: bool
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +125,21 @@ class FoundItem:
 
 @dataclass(frozen=True, slots=True)
 class ListedItem:
-    """One item of a folder: the names by which commands find it, best first, and what a list shows after the first."""
+    """One item of a folder.
+
+    Attributes:
+        names: by which commands find it, best first.
+        facts: what a list shows after the first name.
+        codes: the SHA-256 of its own code, which a folder that was built from this one may state.
+        show: returns what the folder knows about it; None where the kind finds items by itself.
+        listed: False for one that is found, but not listed.
+    """
 
     names: tuple[str, ...]
     facts: Json
+    codes: tuple[str, ...] = ()
+    show: Callable[[], FoundItem] | None = field(default=None, repr=False, compare=False)
+    listed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +159,14 @@ class Named:
     fields: tuple[str, ...]
     own: str = "code_sha256"
     codes: str = "code_sha256"
+
+    def item(self, row: records.Record) -> ListedItem:
+        """Return a row as an item."""
+        names = tuple(getattr(row, name) for name in self.names)
+        facts = {name: getattr(row, name) for name in self.fields}
+        about = getattr(row, self.codes)
+        found = FoundItem((FolderLink(self.what, names[0], facts),), (about,) if isinstance(about, str) else about)
+        return ListedItem(names, facts, (getattr(row, self.own),), lambda: found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +197,7 @@ class Kind:
         name: the kind, as manifests state it.
         command: the command that writes such a folder, for messages.
         tables: its Parquet tables by name; a table that a folder may lack is listed, too.
-        default: the table that `datasets.load_dataset` opens without a name.
+        default: the table that `datasets.load_dataset` opens without a name, unless it has no rows.
         tags: the tags of its dataset card.
         named: its tables whose rows are listed and found by name.
         derive: see `Derive`; None where nothing is derived.
@@ -162,6 +205,9 @@ class Kind:
         items: its items, in the order of its tables; of a kind without one, the named rows.
         find: finds an item by name. Raises UserError with near names if there is none.
         find_code: finds the item whose code has this SHA-256.
+        overview: title, lead and views of `report.md` and of the top of its page; None for one without a report.
+        ending: Markdown at the end of the report.
+        card: the content of its dataset card; None for one without tables.
         page: the content of its page; None for counts and files only.
     """
 
@@ -178,6 +224,9 @@ class Kind:
     items: Callable[[Path], Iterator[ListedItem]] | None = None
     find: Callable[[Path, str], FoundItem] | None = None
     find_code: Callable[[Path, str], FoundItem | None] | None = None
+    overview: Callable[[Path, Manifest], Page] | None = None
+    ending: str = ""
+    card: Callable[[Path, Manifest], Card] | None = None
     page: Callable[[Path, Manifest], Page] | None = None
 
     def open(self, folder: Path) -> Manifest:
@@ -208,35 +257,29 @@ class Kind:
         return read_rows(self.files(folder, table), record, columns, ids=ids)
 
     def list_items(self, folder: Path) -> Iterator[ListedItem]:
-        """Yield its items."""
+        """Yield its items, also those that are not listed."""
         if self.items is not None:
             yield from self.items(folder)
             return
-        for named, row in self._named_rows(folder):
-            facts = {name: getattr(row, name) for name in named.fields}
-            yield ListedItem(tuple(getattr(row, name) for name in named.names), facts)
+        for table, named in self.named.items():
+            columns = tuple(dict.fromkeys((*named.names, *named.fields, named.codes, named.own)))
+            yield from map(named.item, read_rows(self.files(folder, table), self.tables[table][0], columns))
 
     def find_item(self, folder: Path, wanted: str) -> FoundItem:
         """Find an item by name. Raises: UserError, with near names, if there is none."""
         if self.find is not None:
             return self.find(folder, wanted)
-        rows = [(named, row, [getattr(row, name) for name in named.names]) for named, row in self._named_rows(folder)]
-        if not (found := [(named, row) for named, row, names in rows if wanted in names]):
-            every = sorted({name for *_, names in rows for name in names})
+        items = list(self.list_items(folder))
+        if (found := _join(item for item in items if wanted in item.names)) is None:
+            every = list(dict.fromkeys(name for item in items for name in item.names))
             raise missing_name(f"{wanted}: nothing in {folder} has that name", wanted, every)
-        return _show_rows(found)
+        return found
 
     def find_code_item(self, folder: Path, sha256: str) -> FoundItem | None:
         """Find the item whose code has this SHA-256; None if there is none."""
         if self.find_code is not None:
             return self.find_code(folder, sha256)
-        found = [(named, row) for named, row in self._named_rows(folder) if getattr(row, named.own) == sha256]
-        return _show_rows(found) if found else None
-
-    def _named_rows(self, folder: Path) -> Iterator[tuple[Named, records.Record]]:
-        for table, named in self.named.items():
-            columns = tuple(dict.fromkeys((*named.names, *named.fields, named.codes, named.own)))
-            yield from ((named, row) for row in read_rows(self.files(folder, table), self.tables[table][0], columns))
+        return _join(item for item in self.list_items(folder) if sha256 in item.codes)
 
     def check_tables(self, folder: Path, names: Sequence[str]) -> list[Check]:
         """Check the columns and rows of some tables against their record types."""
@@ -248,70 +291,90 @@ class Kind:
             checks.append(check_table(folder, str(path.with_name("*.parquet") if "*" in path.name else path), record))
         return checks
 
-    def write_card(self, folder: Path, rows: Mapping[str, int], card: "Card", *, default: str = "") -> None:
-        """Write `README.md`, the dataset card, and `croissant.json`, the same tables for dataset catalogs.
+    def write_face(self, folder: Path, manifest: Manifest, target: Path) -> None:
+        """Write what follows from the tables and the manifest alone: report, dataset card, description for catalogs."""
+        if self.overview is not None:
+            notes = manifest.details.get("notes") or ()
+            write_report(target, self.overview(folder, manifest), notes, self.ending)
+        if self.card is None:
+            return
+        files = [path for table in self.tables for path in self.files(folder, table)]
+        rows = {path.relative_to(folder).as_posix(): pq.read_metadata(path).num_rows for path in files}
+        tables, card = select_tables(self.tables, rows), self.card(folder, manifest)
+        names = [item.config for item in tables]
+        default = self.default if self.default in names or not names else names[0]
+        disclosure = self.disclosure if card.disclosure == Disclosure() else card.disclosure
+        if "chat" in names:  # its texts are built by templates
+            disclosure = replace(disclosure, synthetic=True)
+        card = replace(card, disclosure=disclosure)
+        tool = manifest.versions["lemur-curator"]
+        tags = ("neural-architecture", *self.tags, *(("lemur",) if card.lemur else ()))
+        text = card_text(
+            card,
+            tables,
+            default=default,
+            size=sum(pq.read_metadata(path).num_rows for path in self.files(folder, default)),
+            tags=tags,
+            source_datasets=self.source_datasets,
+            tool=tool,
+            address=get_address(manifest),
+        )
+        write_text(target / CARD, text)
+        write_text(target / CROISSANT, croissant_text(folder, card, tables, command=self.command, tags=tags, tool=tool))
+
+    def finish(
+        self,
+        folder: Path,
+        rows: Mapping[str, int],
+        watch: Stopwatch,
+        *,
+        versions: Mapping[str, str] = {},
+        page: bool = True,
+        **stated: Any,
+    ) -> Manifest:
+        """Write report, card and page of a folder whose tables are in place, and its manifest as the last file.
+
+        An existing manifest that differs only in measured values is kept.
 
         Args:
-            rows: number of rows by path of each table; empty tables are omitted, because `datasets` rejects them.
-            default: the table that `datasets` opens without a name; that of the kind by default.
+            rows: the number of rows of each table by path.
+            versions: of further packages.
+            page: write its page, too.
+            stated: the other fields of the manifest.
+        Returns: the manifest.
         """
-        tables = select_tables(self.tables, rows)
-        disclosure = card.disclosure or self.disclosure
-        if any(table.config == "chat" for table in tables):  # its texts are built by templates
-            disclosure = replace(disclosure, synthetic=True)
-        tool = package_versions()["lemur-curator"]
-        tags = ("neural-architecture", *self.tags, *(("lemur",) if card.lemur else ()))
-        yaml = card_yaml(
-            tables,
-            default=default or self.default,
-            pretty_name=card.name,
-            tags=[*tags, *((f"arxiv:{PAPER}",) if card.lemur else ())],
-            size=card.size,
-            licenses=card.licenses,
-            source_datasets=self.source_datasets,
-        )
-        citation = ["", "## Citation", "", "```bibtex", cite(card.name, tool), "```"] if card.lemur else []
-        lines = [f"{yaml}\n# {plain(card.name)}", "", plain(card.description), *usage_lines(tables)]
-        lines += ["", card.text.strip(), *disclosure.lines(), *column_lines(tables), *citation]
-        write_text(folder / "README.md", "\n".join(lines) + "\n")
-        origin = DataOrigin(self.command, tool, card.sources, tags, disclosure, cites=bool(card.lemur))
-        name, description = make_visible(card.name), make_visible(card.description)
-        write_croissant(folder, tables, name, description, card.lemur, card.licenses, origin)
+        empty: Json = {"parameters": {}, "inputs": [], "counts": {}, "details": {}, "outputs": []}
+        every = package_versions() | dict(versions)
+        manifest = Manifest(kind=self.name, versions=every, **empty | stated, measured=watch.measure())
+        self.write_face(folder, manifest, folder)
+        manifest = manifest.model_copy(update={"outputs": list_outputs(folder, dict(rows))})
+        if page and self.page is not None:
+            write_page(folder, self.page(folder, manifest))
+            watch.lap("page")
+        if (folder / FILE_NAME).is_file():
+            older = read_manifest(folder)
+            if older == manifest.model_copy(update={"measured": older.measured}):
+                return older
+        manifest = manifest.model_copy(update={"measured": watch.measure()})
+        write_manifest(folder, manifest)
+        return manifest
 
 
-def _show_rows(rows: Sequence[tuple[Named, records.Record]]) -> FoundItem:
-    links, codes = [], dict[str, None]()
-    for named, row in rows:
-        facts = {name: getattr(row, name) for name in named.fields}
-        links.append(FolderLink(named.what, getattr(row, named.names[0]), facts))
-        about = getattr(row, named.codes)
-        codes |= dict.fromkeys([about] if isinstance(about, str) else about)
-    return FoundItem(tuple(links), tuple(codes))
+def get_address(manifest: Manifest) -> str:
+    """Return where the card of a folder says that it is."""
+    return str(manifest.details.get("published", {}).get("repository", HERE))
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """The content of a dataset card.
-
-    Attributes:
-        name: title of the card, and name for catalogs.
-        description: one or two sentences, also for catalogs.
-        licenses: SPDX expressions of the contents.
-        size: number of rows of the default table.
-        text: more Markdown, below how the tables are opened.
-        sources: name and address of each source.
-        lemur: the release of LEMUR that the data are of; empty for any other data, which are not those of its paper.
-        disclosure: what this run did; that of the kind by default.
-    """
-
-    name: str
-    description: str
-    licenses: Sequence[str]
-    size: int
-    text: str
-    sources: Sequence[tuple[str, str]] = ()
-    lemur: str = ""
-    disclosure: Disclosure | None = None
+def _join(items: Iterable[ListedItem]) -> FoundItem | None:
+    """Return some items as one; None if there is none."""
+    links: list[FolderLink] = []
+    codes: dict[str, None] = {}
+    for item in items:
+        assert item.show is not None
+        found = item.show()
+        links += [link for link in found.links if link not in links]
+        codes |= dict.fromkeys(found.codes)
+    return FoundItem(tuple(links), tuple(codes)) if links else None
 
 
 #: The only split of a table that nobody trains on as it is; `datasets` reserves the word all.
@@ -434,35 +497,230 @@ def verify_folder(
     checks += kind.check_tables(path, [name for name in kind.tables if kind.files(path, name)])
     if not all(check.ok for check in checks[1:]):
         return [*checks, Check(kind.name, ok=False, detail="not checked further: its tables cannot be trusted")]
-    if (path / CROISSANT).is_file():
-        checks += run_checks("card", lambda: _check_card(kind, path))
-    if kind.derive is not None:
-        checks += run_checks("derived", lambda: _check_derived(kind, folder))
+    if kind.derive or kind.overview or kind.card:
+        checks += run_checks("derived", partial(_check_derived, kind, folder))
     for law in kind.laws:
-        checks += run_checks(kind.name, lambda law=law: law(folder))  # type: ignore[misc]
+        checks += run_checks(kind.name, partial(law, folder))
     # A page of wrong tables differs, too: that would report one fault twice.
     if kind.page is not None and (path / INDEX).is_file() and all(check.ok for check in checks):
-        checks += run_checks("page", lambda: _check_page(kind, path, manifest))
+        checks += run_checks("page", partial(_check_page, kind, folder))
     if further is not None and all(check.ok for check in checks):
         checks += further()
     return checks
 
 
-def _check_card(kind: Kind, folder: Path) -> Check:
-    files = [path for table in kind.tables for path in kind.files(folder, table)]
-    rows = {path.relative_to(folder).as_posix(): pq.read_metadata(path).num_rows for path in files}
-    tables = select_tables(kind.tables, rows)
-    names = [table.config for table in tables]
-    return check_description(folder, tables, kind.default if kind.default in names else names[0])
-
-
 def _check_derived(kind: Kind, folder: Folder) -> Check:
-    assert kind.derive is not None
     with scratch_folder("verify") as made:
-        return check_derived(folder.path, folder.manifest, made, kind.derive(folder, made))
+        stated = {} if kind.derive is None else kind.derive(folder, made)
+        kind.write_face(folder.path, folder.manifest, made)
+        return check_derived(folder.path, folder.manifest, made, stated)
 
 
-def _check_page(kind: Kind, folder: Path, manifest: Manifest) -> Check:
+def _check_page(kind: Kind, folder: Folder) -> Check:
     assert kind.page is not None
-    wrong = [] if has_page(folder, kind.page(folder, manifest)) else [f"{INDEX} or {SHARDS} shows something else"]
+    same = has_page(folder.path, kind.page(folder.path, folder.manifest))
+    wrong = [] if same else [f"{INDEX} or {SHARDS} shows something else"]
     return check_faults("page", wrong, "shows what is in the tables")
+
+
+# --- checks of any folder: its files and digests, the columns and rows of tables, what is derived ---------------------
+
+
+def check_files(folder: Path, manifest: Manifest) -> Check:
+    """Check that every file has the digest stated in the manifest, that there are no others, nor links, nor any that
+    folders of this kind do not have. The files of the HTML page are checked against an index of their own.
+    """
+    show_item("digests")
+    listed = {item.path: item for item in manifest.outputs}
+    links = find_links(folder)
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    files -= {FILE_NAME, *links}
+    present = {name for name in files if not is_of_page(name)}
+    wrong = [f"{name} is a link" for name in links]
+    wrong += [f"{name} is missing" for name in sorted(listed.keys() - present - set(links))]
+    wrong += [f"{name} is not in the manifest" for name in sorted(present - listed.keys())]
+    wrong += foreign_files(manifest.kind, sorted(present & listed.keys()))
+    wrong += [
+        f"{name} differs from its digest"
+        for name in sorted(listed.keys() & present)
+        if sha256_file(folder / name) != listed[name].sha256
+    ]
+    wrong += [
+        f"{name} has {(folder / name).stat().st_size:,} bytes, {item.bytes:,} are stated"
+        for name, item in sorted(listed.items())
+        if not wrong and (folder / name).stat().st_size != item.bytes
+    ]
+    wrong += list(_row_faults(folder, manifest, present))
+    # A page is not in the manifest, since it can be made again at any time, by a later release.
+    wrong += _page_faults(folder, files - present)
+    return check_faults("digests", wrong, f"{plural(len(listed), 'file')} as the manifest states")
+
+
+def find_links(folder: Path) -> list[str]:
+    """Return the links in a folder, to whatever: what they show may change, and is not in the folder."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink())
+
+
+def _row_faults(folder: Path, manifest: Manifest, present: set[str]) -> Iterator[str]:
+    """Yield the files whose number of rows is not as stated."""
+    for item in manifest.outputs:
+        if item.rows is None or item.path not in present:
+            continue
+        try:
+            path = folder / item.path
+            check_plain(path)
+            is_table = path.suffix == ".parquet"
+            rows = pq.read_metadata(path).num_rows if is_table else path.read_bytes().count(b"\n")
+        except READ_ERRORS as error:
+            yield f"{item.path} cannot be read: {describe(error)}"
+            continue
+        if rows != item.rows:
+            yield f"{item.path} has {rows:,} rows, {item.rows:,} are stated"
+
+
+def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
+    """Yield the differences between the files of a folder's page, if it has one, and their index."""
+    if not present:
+        return
+    try:
+        listed: dict[str, str] = dict(read_json(folder / PAGE_FILES))
+    except CHECK_ERRORS:
+        yield f"{PAGE_FILES} is missing or not readable"
+        return
+    for name in sorted(listed.keys() | (present - {PAGE_FILES})):
+        if name not in present or name not in listed:
+            yield f"{name} is {'missing' if name in listed else f'not in {PAGE_FILES}'}"
+        elif sha256_file(folder / name) != listed[name]:
+            yield f"{name} differs from its digest"
+    try:
+        yield from foreign_page_files(folder)
+    except CHECK_ERRORS as error:
+        yield f"{INDEX}: {describe(error)}"
+
+
+def run_checks(name: str, make: Callable[[], Check | list[Check]]) -> list[Check]:
+    """Run checks of a folder's contents.
+
+    Returns: the checks; one failed check of this name instead if values in the folder are inconsistent.
+    """
+    show_item(name)
+    try:
+        checks = make()
+    except DamagedError:  # the cache, not the folder
+        raise
+    except (UserError, *CHECK_ERRORS) as error:
+        return [Check(name, ok=False, detail=f"cannot be checked: {describe(error)}")]
+    return checks if isinstance(checks, list) else [checks]
+
+
+def check_table(folder: Path, pattern: str, record: type[records.Record]) -> Check:
+    """Check the columns of tables, and each row, against a record type.
+
+    Args: pattern: a glob relative to the folder, such as `data/records/*.parquet`; no match is a fault.
+    Returns: one check; it reports only the first fault of a file.
+    """
+    show_item(name := f"schema {record.__name__}")
+    files, rows = sorted(folder.glob(pattern)), 0
+    wrong = [] if files else [f"no file {pattern}"]
+    for path in files:
+        try:
+            rows += sum(1 for _ in read_rows([path], record))
+        except READ_ERRORS as error:
+            wrong.append(describe(error).replace(str(path), path.name))
+    return check_faults(name, wrong, f"{plural(rows, 'row')} in {plural(len(files), 'file')}")
+
+
+def check_faults(name: str, wrong: list[str], passed: str) -> Check:
+    """Return a check that fails with the first three faults, or passes if there are none.
+
+    Args:
+        wrong: all faults, each a short text without a full stop.
+        passed: the detail if there are no faults.
+    """
+    if not wrong:
+        return Check(name, ok=True, detail=passed)
+    more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+    return Check(name, ok=False, detail="; ".join(wrong[:3]) + more)
+
+
+# What follows from the rest of a folder, made again by its writer.
+
+
+def check_derived(folder: Path, manifest: Manifest, made: Path, stated: Mapping[str, Mapping[str, Any]]) -> Check:
+    """Compare what was made again, cell by cell, with the files and the manifest of a folder.
+
+    Args: made: a folder with the files. stated: facts by field of the manifest, `counts` and `details`.
+    """
+    names = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
+    if manifest.versions.get("matplotlib") != package_versions()["matplotlib"]:
+        names = [name for name in names if not name.endswith((".png", ".svg"))]
+    wrong: list[str] = []
+    for name in names:
+        if not (folder / name).is_file():
+            wrong.append(f"{name} is missing")
+        elif name.endswith(".parquet"):
+            wrong += _compare_tables(name, made / name, folder / name)
+        elif (made / name).read_bytes() != (folder / name).read_bytes():
+            wrong += _text_faults(name, made / name, folder / name)
+    for part, facts in stated.items():
+        own = {key: value for key, value in getattr(manifest, part).items() if key in facts}
+        wrong += (f"manifest: {fault}" for fault in _json_faults(json.loads(json.dumps(facts)), own, f"{part}."))
+    made_again = f"{plural(len(names), 'file')} made again by the writer: no cell and no line differs"
+    return check_faults("derived", wrong, made_again if names else "the counts are those of the tables")
+
+
+def _compare_tables(name: str, made: Path, found: Path) -> Iterator[str]:
+    """Yield the cells of a table that differ, at most three of a column."""
+    with pq.ParquetFile(made) as one, pq.ParquetFile(found) as other:
+        columns = [column for column in one.schema_arrow.names if column in other.schema_arrow.names]
+        yield from (f"{name}: has no column {column}" for column in one.schema_arrow.names if column not in columns)
+        if one.metadata.num_rows != other.metadata.num_rows:
+            yield f"{name}: has {other.metadata.num_rows:,} rows, not {one.metadata.num_rows:,}"
+            return
+        for column in columns:  # one at a time: codes and graphs are large
+            expected, stated = (file.read([column])[column] for file in (one, other))
+            if expected.equals(stated):
+                continue
+            pairs = zip(expected.to_pylist(), stated.to_pylist(), strict=True)
+            differing = [(row, own, other) for row, (own, other) in enumerate(pairs) if own != other]
+            for row, should, found_value in differing[:_CELLS]:
+                yield f"{name} row {row}: {column} is {_show(found_value)}, not {_show(should)}"
+
+
+def _text_faults(name: str, made: Path, found: Path) -> Iterator[str]:
+    """Yield where two files differ: values of JSON by their keys, of other text the first line."""
+    try:
+        texts = [path.read_text(encoding="utf-8") for path in (made, found)]
+    except ValueError:
+        yield f"{name} is not what its writer makes"
+        return
+    if name.endswith(".json"):
+        with contextlib.suppress(ValueError):
+            differing = list(_json_faults(*map(json.loads, texts)))
+            yield from (f"{name}: {fault}" for fault in differing[:_CELLS] or ["is written otherwise"])
+            return
+    lines = [text.split("\n") for text in texts]
+    number = next((n for n, (one, other) in enumerate(zip(*lines, strict=False)) if one != other), min(map(len, lines)))
+    here, there = (part[number] if number < len(part) else "" for part in lines)
+    faults = [f"{_show(there)}, not {_show(here)}"]
+    if name.endswith(".jsonl"):
+        with contextlib.suppress(ValueError):
+            faults = list(_json_faults(json.loads(here), json.loads(there)))[:_CELLS] or ["is written otherwise"]
+    yield from (f"{name}, line {number + 1}: {fault}" for fault in faults)
+
+
+def _json_faults(made: Any, found: Any, at: str = "") -> Iterator[str]:
+    """Yield the values that differ, each with the path of its keys."""
+    if isinstance(made, dict) and isinstance(found, dict):
+        for key in dict.fromkeys((*made, *found)):
+            if key not in made or key not in found:
+                yield f"{at}{key} is {'missing' if key in made else 'one too many'}"
+            else:
+                yield from _json_faults(made[key], found[key], f"{at}{key}.")
+    elif made != found:
+        yield f"{at.removesuffix('.') or 'it'} is {_show(found)}, not {_show(made)}"
+
+
+def _show(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return make_visible(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")

@@ -23,7 +23,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
-from manifests.folders.reading import describe, read_bytes
+from manifests.folders.tables import describe, read_bytes
 from manifests.records import Ratio, Record, Sha256, first_fault
 
 FILE_NAME = "manifest.json"
@@ -246,7 +246,7 @@ def find_stated_fault(manifest: Manifest) -> str | None:
     Args: manifest: a manifest of any kind; a kind that is not ours is unknown.
     Returns: one line; None if there is no fault.
     """
-    for name, type_ in STATED.get(manifest.kind, {}).items():
+    for name, type_ in (("details", _PUBLISHED), *STATED.get(manifest.kind, {}).items()):
         try:
             TypeAdapter(type_).validate_python(getattr(manifest, name))
         except ValidationError as error:
@@ -336,6 +336,8 @@ _GROUPS = _dict_of(_require(before=_Count, kept=_Count))  # codes by prefix or f
 _CHAT = _require(rows=_Count, tokens=_Count, kinds=_Counts, dropped=_Count)
 _SHARED = _allow(license=str)  # of all conversations, or networks
 _RUNS = _allow(runs=_Count)
+#: Of a folder of any kind: the repository that it was published in, and the digest of its manifest before.
+_PUBLISHED = _allow(published=_require(repository=str, manifest=Sha256))
 
 #: By kind, the types of parameters, counts and details. Of another kind, nothing is read but what every manifest has.
 STATED: dict[str, Json] = {

@@ -1,12 +1,17 @@
-"""Dataset folders: Parquet tables under fixed names, written and read row by row."""
+"""Files of a finished folder: texts, JSON, and Parquet tables under fixed names, written and read row by row.
+
+A folder may be foreign or damaged. A pipe would be waited for without end, and a device would be read without end:
+neither is opened.
+"""
 
 import contextlib
 import fnmatch
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +19,9 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError, create_model
 
 from lemur_core.files import Json
+from lemur_core.files.errors import MissingNameError, UserError
 from lemur_core.files.foreign import check_plain
+from lemur_core.files.markdown import make_visible
 from manifests.records import Record, arrow_schema, first_fault
 
 if TYPE_CHECKING:
@@ -81,12 +88,20 @@ def read_rows(
     Raises: OSError or pyarrow.ArrowException if a table cannot be read, lacks a column that has no default, or holds
         what does not fit a column.
     """
+    needed = columns if ids is None or not columns else tuple(dict.fromkeys(("id", *columns)))
     wanted = None if ids is None else pa.array(sorted(ids), pa.string())
     for path in files:
-        with open_table(path, record, columns) as (file, present):
-            for batch in file.iter_batches(batch_size=_ROWS_READ, columns=present):
-                chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
-                yield from as_records(chosen, record)
+        with open_table(path, record, needed) as (file, present):
+            names = [name for name in present if not columns or name in columns]
+            for group in range(file.num_row_groups):
+                # The ids alone first: codes are large, and few rows may be wanted.
+                if wanted is not None:
+                    found = pc.is_in(file.read_row_group(group, columns=["id"])["id"], value_set=wanted)
+                    if not pc.any(found, min_count=0).as_py():
+                        continue
+                for batch in file.iter_batches(batch_size=_ROWS_READ, row_groups=[group], columns=present):
+                    chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
+                    yield from as_records(chosen.select(names), record)
 
 
 def read_table(files: Iterable[Path], record: type[Record], columns: Sequence[str] = ()) -> pa.Table:
@@ -118,24 +133,6 @@ def read_frame(files: Iterable[Path]) -> "pandas.DataFrame":
     """Read tables whole as a data frame, with all their columns. Raises: as `read_rows`."""
     frame: pandas.DataFrame = pa.concat_tables([pq.read_table(path) for path in files]).to_pandas()
     return frame
-
-
-def find_row(files: Iterable[Path], record: type[R], id_: str, columns: Sequence[str] = ()) -> R | None:
-    """Find the first row of an id; only the matching row group is read beyond its ids.
-
-    Args: files, record, columns: as in `read_rows`. id_: the value of column `id`.
-    Returns: the row, or None.
-    Raises: as `read_rows`.
-    """
-    for path in files:
-        with open_table(path, record, ("id", *columns)) as (file, present):
-            for group in range(file.num_row_groups):
-                # The ids alone first: codes are large, and one row is wanted.
-                index = pc.index(file.read_row_group(group, columns=["id"])["id"], id_).as_py()
-                if index >= 0:
-                    names = [name for name in present if name in columns] if columns else present
-                    return as_records(file.read_row_group(group, columns=names).slice(index, 1), record)[0]
-    return None
 
 
 @contextlib.contextmanager
@@ -211,17 +208,18 @@ def iterate_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[J
             yield from batch.to_pylist()
 
 
-def rows_by_split(folder: Path, tables: str) -> Iterator[tuple[str, Json]]:
+def rows_by_split(folder: Path, tables: str, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Json]]:
     """Yield all rows of the tables `SPLIT-*.parquet` in a subfolder, each with the split of its file.
 
     Rows are not validated: `check_table` does that.
 
-    Args: folder, tables: a folder, and the path of the subfolder in it; without it there are no rows.
+    Args: folder, tables: a folder, and the path of the subfolder in it; without it there are no rows. columns: all by
+        default.
     Returns: an iterator over split and row, sorted by file name.
     """
     for path in sorted((folder / tables).glob("*.parquet")):
         check_plain(path)
-        for row in iterate_rows(path):
+        for row in iterate_rows(path, columns):
             yield path.name.partition("-")[0], row
 
 
@@ -281,3 +279,98 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]
                 group = []
         if group:  # `datasets` reads files without row groups, but not files with an empty row group
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
+
+
+# --- texts and JSON, and what is wrong with a file --------------------------------------------------------------------
+
+#: Files of text or JSON beyond this size are not read.
+_MOST_BYTES = 2 << 30
+
+#: What the readers of a folder raise where its contents are not what they should be.
+READ_ERRORS = (OSError, ValueError, LookupError, RecursionError, pa.ArrowException)
+
+#: What a check, or the page, of such a folder may raise in addition: values that fit their columns but not each other.
+CHECK_ERRORS = (*READ_ERRORS, TypeError, AttributeError, ArithmeticError)
+
+
+@contextlib.contextmanager
+def reading(folder: Path, kind: str) -> Iterator[None]:
+    """Report what cannot be read in a folder as one line.
+
+    Args: folder, kind: the folder, and its kind for the message.
+    Returns: a context manager.
+    Raises: UserError instead of `READ_ERRORS`.
+    """
+    try:
+        yield
+    except MissingNameError:
+        raise
+    except READ_ERRORS as error:
+        again = "run `lemur verify`, or create the folder again"
+        raise UserError(f"{folder}: damaged {kind}: {describe(error)}; {again}") from error
+
+
+def describe(error: BaseException) -> str:
+    """Describe in one line what is wrong with a file.
+
+    Args: error: one of `CHECK_ERRORS`.
+    Returns: its message, visible and not too long; its type too where the message alone says little.
+    """
+    if isinstance(error, ValidationError):
+        return make_visible(first_fault(error), 300)
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    lines = str(error).splitlines() or [""]
+    bare = isinstance(error, (LookupError, TypeError, AttributeError, ArithmeticError)) or not lines[0]
+    bare = bare and not isinstance(error, pa.ArrowException)
+    return make_visible(f"{type(error).__name__}: {lines[0]}" if bare else lines[0], 300)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file whole.
+
+    Args: path: a file of a finished folder.
+    Returns: its bytes.
+    Raises: OSError if it is not a file, or too large.
+    """
+    check_plain(path)
+    if path.stat().st_size > _MOST_BYTES:
+        raise OSError(f"{path}: has more than {_MOST_BYTES >> 30} GiB")
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """Read a file of UTF-8 text whole.
+
+    Args: path: a file of a finished folder.
+    Returns: its text, with unchanged line endings.
+    Raises: OSError as `read_bytes`; ValueError if it is not UTF-8.
+    """
+    return read_bytes(path).decode("utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a file of JSON.
+
+    Args: path: a file of a finished folder.
+    Returns: its value, which may be of any type.
+    Raises: OSError as `read_bytes`; ValueError or RecursionError if it is not JSON.
+    """
+    return json.loads(read_bytes(path))
+
+
+#: Suffixes of what a browser or a desktop runs. No command of ours writes one apart from its page.
+_RUN = frozenset(
+    (
+        *(".html", ".htm", ".xhtml", ".xht", ".shtml", ".mht", ".mhtml", ".hta", ".xml", ".xsl", ".xslt", ".rdf"),
+        *(".js", ".mjs", ".cjs", ".wasm", ".swf", ".svg", ".svgz", ".pdf"),
+        *(".desktop", ".url", ".webloc", ".lnk", ".command"),
+    )
+)
+
+
+def is_active(name: str) -> bool:
+    """Return whether a browser might run a file, by its name with its suffix."""
+    return PurePosixPath(name.rstrip(". ")).suffix.lower() in _RUN

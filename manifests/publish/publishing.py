@@ -17,8 +17,7 @@ from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import FLOOR_BYTES
 from lemur_core.files.markdown import make_visible, plural
-from manifests.folders.checks import check_files
-from manifests.folders.kinds import Verifier
+from manifests.folders.kinds import Verifier, check_files
 from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, foreign_files, is_of_page, read_manifest
 from manifests.provenance.swhid import blob_sha1
 from manifests.publish.hub import COMMIT, Hub, check_names
@@ -333,7 +332,7 @@ def publish(
     failed = next((check for check in verify(folder) if not check.ok), None)
     if failed is not None:
         raise UserError(f"{folder}: {failed.name}: {failed.detail}; see `lemur verify`; create the folder again")
-    with stage_files(folder, page=page) as ready, hub.session():
+    with stage_files(folder, page=page, address=repo_id) as ready, hub.session():
         local = _read_unchanged(folder, manifest, ready)  # everything below refers to these bytes
         if dry_run:
             hub = replace(hub, delays=(), answer_seconds=min(hub.answer_seconds, _BRIEF))

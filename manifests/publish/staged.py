@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import scratch_folder, sha256_file
+from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.errors import UserError
-from manifests.folders.croissant import restate_croissant
+from manifests.folders.cards import CARD, address_card, restate_croissant
+from manifests.folders.kinds import get_address
 from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
-from manifests.folders.reading import reading
-from manifests.folders.tables import CROISSANT, open_writer
+from manifests.folders.tables import CROISSANT, open_writer, reading
 from manifests.provenance import (
     SPECS,
     TABLE,
@@ -68,10 +68,12 @@ class Staged:
 
 
 @contextlib.contextmanager
-def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
+def stage_files(folder: Path, *, page: bool = False, address: str | None = None) -> Iterator[Staged]:
     """Yield the publishable files of a verified folder; changed files exist until the end of the block.
 
-    Args: page: also its page, which contains nothing that may not be redistributed.
+    Args:
+        page: also its page, which contains nothing that may not be redistributed.
+        address: the repository that the card shall name.
     Raises: UserError if tables or records cannot be read, or the codes or a network in the folder may not be
         redistributed.
     """
@@ -87,11 +89,28 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
             without = {**_find_guesses(folder), **find_blocked_blocks(folder, read_parts(folder))}
         elif manifest.kind == "snapshot":
             without = _find_blocked_codes(folder, manifest)
-    if not without:
-        yield Staged(files, ())
-        return
     with scratch_folder("publish") as scratch:
-        yield _stage_without(folder, scratch, manifest, files, without)
+        staged = Staged(files, ())
+        if without:
+            staged = _stage_without(folder, scratch, manifest, files, without)
+        if address is not None and CARD in files and get_address(manifest) != address:
+            _address(staged, folder, scratch, address)
+        yield staged
+
+
+def _address(staged: Staged, folder: Path, scratch: Path, address: str) -> None:
+    """Let the card name its repository, and the manifest state it beside its digest before, which children know."""
+    manifest = read_manifest(staged.files[FILE_NAME].parent)
+    before = (folder / CARD).read_text(encoding="utf-8")
+    if (text := address_card(before, get_address(manifest), address)) == before:
+        return
+    write_text(scratch / CARD, text)
+    about = {"sha256": sha256_file(scratch / CARD), "bytes": (scratch / CARD).stat().st_size}
+    outputs = [item.model_copy(update=about) if item.path == CARD else item for item in manifest.outputs]
+    stated = {"manifest": sha256_file(folder / FILE_NAME), **manifest.details.get("published", {})}
+    details = {**manifest.details, "published": {**stated, "repository": address}}
+    write_manifest(scratch, manifest.model_copy(update={"outputs": outputs, "details": details}))
+    staged.files.update({CARD: scratch / CARD, FILE_NAME: scratch / FILE_NAME})
 
 
 def _find_guesses(folder: Path) -> dict[str, tuple[str, str]]:

@@ -12,7 +12,7 @@ from curate.run.pipeline import curate
 from curate.sources import open_sources
 from lemur.experts.facts import ANSWERS, EVALUATED, load_settings, write_scores
 from lemur.experts.injection import Workspace
-from lemur.synthesis.folder import FORMAT, STEPS, count_attempts, make_row, write_contents
+from lemur.synthesis.folder import FACED, STEPS, count_attempts, make_row, write_contents
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
 from manifests.folders.tables import write_table
 from manifests.records import ExpertAnswer, SynthesisAttempt, arrow_schema
@@ -64,7 +64,7 @@ def _write_snapshot(base: Path) -> Path:
     """A snapshot with graphs and conversations; beside it more rows."""
     first = [
         ("a-one", "", 8),
-        ("a-two", "# a comment\n", 8),
+        ("a-two", "# SPDX-License-Identifier: GPL-3.0-only\n", 8),
         ("a-three", "class Unused:\n    x = 1\n\n\n", 8),
         ("b-one", "def f(a, b):\n    return a * b + 3\n\n\n", 4),
     ]
@@ -77,7 +77,7 @@ def _write_snapshot(base: Path) -> Path:
     _write_lines(base / "rows.jsonl", rows)
     more = [{**rows[0], "nn": "d-new", "nn_code": "\n".join(f"y{n} = {n} * {n} + {n}" for n in range(60))}, rows[1]]
     _write_lines(base / "more.jsonl", more)
-    options = CurateOptions(chat=True)
+    options = CurateOptions(chat=True, license="MIT")
     curate(open_sources([str(base / "rows.jsonl")]), base / "snapshot", options, jobs=1)
     return base / "snapshot"
 
@@ -120,13 +120,14 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
         SynthesisAttempt(**common, attempt=1, answer="x", passed=STEPS[:1], failed=STEPS[1], error="no", code=None, code_sha256=None, nn=None),
     ]  # fmt: skip
     row = make_row(attempts[0], "2" * 64, "3" * 64, "4" * 64, "MIT")
-    write_contents(folder, attempts, [row], {})
-    stated = {
-        "counts": {"m": count_attempts(attempts)},
-        "parents": [describe_parent(library)],
-        "details": {"license": "MIT"},
-    }
-    write_manifest(folder, _manifest(folder, FORMAT.name, **stated))
+    FACED.finish(
+        folder,
+        write_contents(folder, attempts, [row], {}),
+        Stopwatch(),
+        counts={"m": count_attempts(attempts)},
+        parents=[describe_parent(library)],
+        details={"license": "MIT"},
+    )
     return folder
 
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from curate.compute.graphs import GraphTrace
+from curate.compute.outcome import CurationOutcome
 from curate.model.corpus import CodeFile, FeatureStore, LoadedRecords, code_features, read_corpus
 from curate.model.options import CurateOptions
-from curate.published.outcome import CurationOutcome
 from curate.run.strict import curate_strict
 from curate.sources.rows import BATCH_ROWS, RecordSource, to_batch
 from lemur_core.files.cache import cache_folder

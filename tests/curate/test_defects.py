@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from curate.compute.outcome import count_decisions
 from curate.folder.snapshot import write_snapshot_tables
-from curate.published.outcome import count_decisions
 
 Network = Callable[..., str]
 

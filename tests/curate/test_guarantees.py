@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curate.compute.outcome import STAGES, count_decisions
 from curate.model.corpus import Features, code_features
-from curate.published.outcome import STAGES, count_decisions
 
 Row = dict[str, Any]
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate import Snapshot
+from curate.folder.novelty import novel
 from curate.model.options import CurateOptions
-from curate.published.novel import novel
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from extract.model.results import Result, code_columns
@@ -206,7 +206,7 @@ def test_without_a_sandbox_it_says_so(
     def refuse(*_: object, **__: object) -> None:
         raise NoSandboxError("no sandbox here")
 
-    monkeypatch.setattr("curate.published.novel.NetworkTracer.run", refuse)
+    monkeypatch.setattr("curate.folder.novelty.NetworkTracer.run", refuse)
     shutil.copytree(snapshot.folder, tmp_path / "traced")
     pq.write_table(arrow_schema(GraphRow).empty_table(), tmp_path / "traced" / "graphs.parquet")
     found = novel([file(codes["other"])], [tmp_path / "traced"])

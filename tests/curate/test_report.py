@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 
+from curate.compute.outcome import STAGES
 from curate.interface import summary_text
 from curate.model.options import CurateOptions
-from curate.published.outcome import STAGES
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
@@ -146,8 +146,6 @@ def test_numbers_are_those_of_the_tables(snapshot: Path) -> None:
             if column == "prefix":
                 graphs = [row["graph"] for row in networks if row[column] == name and row["graph"]]
                 assert cells[2] == (f"{len(set(graphs))} of {len(graphs)}" if graphs else "–")
-                quarters = list(map(number, cells[3].split(" · ")))
-                assert (len(quarters), sum(quarters)) == (4, len(own))
             assert cells[-4] == percent(number(cells[1]) - len(own), number(cells[1]))
     for split, *cells in table_of(text, "Splits"):
         own = Counter(row["cluster"] for row in records if row["split"] == split)
@@ -250,17 +248,6 @@ def test_long_tails_are_folded(run: Run) -> None:
     prefixes = table_of(report_of(run([row(f"p{n:02}-x", code) for n, code in enumerate(codes)])), "By prefix")
     assert (len(prefixes), prefixes[-1][0]) == (21, "10 others")
     assert sum(number(cells[1]) for cells in prefixes) == 30
-
-
-def test_what_is_new_over_time_is_read_off_the_names(run: Run) -> None:
-    """Numbers in names count: ga-10 is later than ga-9. The last half copies."""
-    codes = [network([place % 8, place // 8, 3, place % 5, 6]) for place in range(6)]
-    rows = [
-        row(f"ga-{place + 5}", codes[place % 6].replace("Net", f"Net{place}"), 1, 0.9 - place / 50)
-        for place in range(12)
-    ]
-    (cells,) = table_of(report_of(run(rows, graph="off")), "By prefix")
-    assert cells[3] == "3 · 3 · 0 · 0"
 
 
 def test_two_runs_give_the_same_bytes_whatever_the_order(run: Run, tmp_path: Path) -> None:

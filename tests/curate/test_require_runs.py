@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.compute.outcome import NOT_RUN
 from curate.folder.explain import explain
 from curate.kinds import verify
 from curate.model.options import CurateOptions, matching_prefix
-from curate.published.outcome import NOT_RUN
 from curate.run.pipeline import curate
 from curate.run.strict import curate_strict
 from lemur_core.files.errors import UserError

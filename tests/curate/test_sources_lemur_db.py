@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from huggingface_hub.hf_api import RepoFile
 
+from curate.folder.reference_corpus import ReferenceCorpus
 from curate.model.options import CurateOptions
-from curate.published.reference_corpus import ReferenceCorpus
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from curate.sources.services import REPOSITORY

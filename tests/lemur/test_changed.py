@@ -19,8 +19,9 @@ import pytest
 from lemur.folders import verify_folder
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.croissant import restate_croissant
+from manifests.folders.cards import restate_croissant
 from manifests.folders.manifest import read_manifest, write_manifest
+from manifests.publish.staged import stage_files
 from tests.builders.finished import write_all
 
 #: What nothing else in a folder states: measurements, and statements about what lies outside. By kind, a pattern of
@@ -177,6 +178,9 @@ def list_changes(folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
         if item.rows and not is_given(kind, f"{item.path} rows"):
             yield f"{item.path} has a row less", partial(_change_rows, item.path, -1)
             yield f"{item.path} has a row twice", partial(_change_rows, item.path, 1)
+    if (folder / "croissant.json").is_file():
+        yield "croissant.json name", partial(_describe_otherwise, "name", "Another")
+        yield "croissant.json tables", partial(_describe_otherwise, "recordSet", [])
     for file in sorted(folder.rglob("*")):
         if (
             file.is_file()
@@ -205,6 +209,12 @@ def _append(name: Path, folder: Path) -> None:
     refit(folder)
 
 
+def _describe_otherwise(key: str, value: object, folder: Path) -> None:
+    path = folder / "croissant.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {key: value}, indent=2) + "\n")
+    refit(folder)
+
+
 def find_missed(folder: Path, place: Path, changes: Sequence[tuple[str, Callable[[Path], None]]]) -> list[str]:
     """Return the changes that `verify` does not find."""
     missed = []
@@ -220,6 +230,14 @@ def find_missed(folder: Path, place: Path, changes: Sequence[tuple[str, Callable
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sound_folder_passes(whole: dict[str, Path], name: str) -> None:
     assert is_found(whole[name]) is None
+
+
+def test_builds_of_one_torch_are_one_torch(whole: dict[str, Path], tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole["snapshot"], tmp_path / "copy"))
+    manifest = read_manifest(copy)
+    build = {"torch": f"{manifest.versions['torch']}+cu132"}
+    write_manifest(copy, manifest.model_copy(update={"versions": manifest.versions | build}))
+    assert is_found(copy) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -255,11 +273,32 @@ def test_files_that_no_kind_has_are_foreign(whole: dict[str, Path], tmp_path: Pa
             assert f"{name} is no file of this kind of folder" in (is_found(copy) or "")
 
 
-def test_the_card_opens_the_tables_of_the_folder(whole: dict[str, Path], tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(whole["snapshot"], tmp_path / "copy"))
-    card = (copy / "README.md").read_text(encoding="utf-8")
-    (copy / "README.md").write_text(
-        card.replace("path: networks.parquet", "path: https://example.org/x"), encoding="utf-8"
-    )
-    refit(copy)
-    assert "README.md opens other tables than those of the folder" in (is_found(copy) or "")
+#: What the card could be made to say: another table, license, claim.
+CARDS = {
+    "path: networks.parquet": "path: https://example.org/x",
+    "license: mit": "license: apache-2.0",
+    "name: attempts": "name: other",
+    "Nothing was annotated by hand": "All was annotated by hand",
+    'load_dataset("owner/name"': 'load_dataset("another/name"',
+    "# ": "## ",
+}
+
+
+@pytest.mark.parametrize("name", ["snapshot", "blocks", "synthesis"])
+def test_what_was_published_states_what_is_there(whole: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """The card of a published copy, which names its repository, is made again, too, and so is the report."""
+    copy = tmp_path / "copy"
+    with stage_files(whole[name], address="owner/name") as ready:
+        for path, source in ready.files.items():
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy / path)
+    assert is_found(copy) is None
+    for file in ("README.md", "report.md"):
+        text = (copy / file).read_text(encoding="utf-8")
+        tried = {before: after for before, after in CARDS.items() if before in text}
+        assert len(tried) > (3 if file == "README.md" else 0)
+        for before, after in tried.items():
+            (copy / file).write_text(text.replace(before, after, 1), encoding="utf-8")
+            refit(copy)
+            assert f"derived: {file}, line" in (is_found(copy) or "")
+        (copy / file).write_text(text, encoding="utf-8")

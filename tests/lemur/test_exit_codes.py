@@ -18,7 +18,7 @@ import pytest
 from extract.extractor import read_names
 from lemur.experts.facts import load_settings
 from lemur_core.files.errors import SpecialFileError
-from manifests.folders.reading import read_bytes
+from manifests.folders.tables import read_bytes
 from manifests.records.corpus import load_corpus
 from tests.builders import commands, extractions
 from tests.builders.suites import read_files, table

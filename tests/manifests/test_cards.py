@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lemur_core.files.markdown import make_visible, plain
 from lemur_core.files.progress import note, progress
-from manifests.folders.cards import card_yaml
+from manifests.folders.cards import Card, card_text
 from manifests.folders.tables import Table
 from manifests.records import LemurRecord
 
@@ -30,11 +30,11 @@ TABLES = [
 
 
 def read_card(name: str) -> dict[str, object]:
-    text = card_yaml(TABLES, default="records", pretty_name=name, tags=["code"], size=5)
-    assert text.startswith("---\n")
-    assert text.endswith("\n---\n")
-    assert text.count("\n---\n") == 1, "nothing ends the block"
-    value: dict[str, object] = yaml.safe_load(text.removesuffix("---\n"))
+    about = {"default": "records", "size": 5, "tags": ["code"], "source_datasets": ["original"], "tool": "0.1.0"}
+    text = card_text(Card(name, "", [], ""), TABLES, **about)  # type: ignore[arg-type]
+    start, front, rest = text.split("---\n", 2)
+    assert (start, rest.split("\n")[:2]) == ("", ["", f"# {plain(name)}"]), "nothing ends the block"
+    value: dict[str, object] = yaml.safe_load(front)
     return value
 
 

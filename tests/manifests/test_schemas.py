@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.cards import card_yaml
-from manifests.folders.checks import check_files, check_table
+from manifests.folders.cards import Card, card_text
+from manifests.folders.kinds import check_files, check_table
 from manifests.folders.manifest import (
     Input,
     Manifest,
@@ -123,12 +123,13 @@ def test_what_has_no_rows_is_not_offered() -> None:
 @pytest.mark.parametrize(
     ("rows", "label"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (99_999, "10K<n<100K"), (10**6, "1M<n<10M")]
 )
-def test_card_yaml(rows: int, label: str) -> None:
+def test_front_of_the_card(rows: int, label: str) -> None:
     tables = [
         Table("records", Stat, {"train": "a-*.parquet", "test": "b.parquet"}),
         Table("more", Stat, {"train": "c.parquet"}),
     ]
-    assert card_yaml(tables, default="records", pretty_name="Name", tags=["t"], size=rows) == (
+    about = {"default": "records", "size": rows, "tags": ["t"], "source_datasets": ["original"], "tool": "0.1.0"}
+    assert card_text(Card("Name", "", [], ""), tables, **about).startswith(
         "---\npretty_name: Name\nlanguage:\n- en\n- code\nannotations_creators:\n- machine-generated\n"
         f"source_datasets:\n- original\ntask_categories:\n- text-generation\ntags:\n- t\nsize_categories:\n- {label}\nconfigs:\n"
         "- config_name: records\n  default: true\n  data_files:\n  - split: train\n    path: a-*.parquet\n"

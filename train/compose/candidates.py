@@ -22,8 +22,7 @@ from lemur_core.sandbox.cached import CachedSandbox, is_transient
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from lemur_core.source.text import parse_expression
 from manifests.folders.kinds import EXTRACTION
-from manifests.folders.reading import CHECK_ERRORS, describe, read_text
-from manifests.folders.tables import read_table
+from manifests.folders.tables import CHECK_ERRORS, describe, read_table, read_text
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.licenses import combine_licenses
 from manifests.provenance.parts import read_parts

@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from lemur_core.files import Json
 from lemur_core.files.figures import BLUE, ORANGE, save_figure
 from lemur_core.files.progress import note, progress
-from manifests.folders.reading import read_bytes
+from manifests.folders.tables import read_bytes
 from manifests.records import Ratio, Record, Seconds, TrainingRecord
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 from manifests.folders.manifest import FILE_NAME
-from manifests.folders.reading import CHECK_ERRORS, read_text
+from manifests.folders.tables import CHECK_ERRORS, read_text
 from train.model.contract import lemur_digest, lemur_name, transform_module
 from train.runs.job import NET, read_history, read_record
 from train.runs.run_folder import DATASET, METRIC, OUTCOMES, TASK, build_trials, verify, why_refused

@@ -17,7 +17,7 @@ from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.server.processes import remove_folder
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from manifests.folders.checks import Check
+from manifests.folders.kinds import Check
 from manifests.folders.manifest import Manifest, Stopwatch, read_manifest
 from manifests.records import TrainingRecord
 from train.data import Cifar10, count_images

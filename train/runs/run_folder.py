@@ -29,18 +29,19 @@ from typing import Any
 from lemur_core.files import Json
 from lemur_core.files.atomic import check_ours, check_writable, hold_lock, sha256_file
 from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import UserError, missing_name
+from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import count, plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.server.received import INTEGERS
-from manifests.folders.checks import Check, check_faults
-from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, finish, link, table
+from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, link, table
 from manifests.folders.kinds import (
+    Check,
     Folder,
     FolderLink,
     FoundItem,
     Kind,
     ListedItem,
+    check_faults,
     describe_inlined,
     lines_text,
     verify_folder,
@@ -52,11 +53,8 @@ from manifests.folders.manifest import (
     Parent,
     Stopwatch,
     describe_parent,
-    list_outputs,
-    package_versions,
-    write_manifest,
 )
-from manifests.folders.reading import READ_ERRORS, describe, read_bytes, read_json, read_text
+from manifests.folders.tables import READ_ERRORS, describe, read_bytes, read_json, read_text
 from manifests.provenance import Inlined, find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord, drop_outcomes
 from train.compose.candidates import open_library
@@ -210,24 +208,19 @@ def write_run_manifest(
     Args: library: the extraction folder that it was assembled from; not named if it lacks one of the blocks. page:
         write its page too; a study shows its runs on its own page.
     """
-    stated = state_run(record, identity)
-    manifest = Manifest(
-        kind=KIND,
-        versions=package_versions() | stated.pop("versions"),
-        **stated,
+    RUN.finish(
+        folder,
+        {HISTORY: record.epochs},
+        watch,
+        page=page,
+        **state_run(record, identity),
         inputs=[
             Input(name=NET, sha256=record.code_sha256, bytes=(folder / NET).stat().st_size),
             Input(name="recipe", sha256=record.recipe_sha256, bytes=len(record.recipe.encode())),
             images_input(data),
         ],
         parents=_parents(library, record),
-        outputs=list_outputs(folder, {HISTORY: record.epochs}),
-        measured=watch.measure(),
     )
-    if page:
-        finish(folder, manifest, run_page, watch)
-    else:
-        write_manifest(folder, manifest)
 
 
 def recipe_text(record: TrainingRecord) -> str:
@@ -591,27 +584,21 @@ def check_run(folder: Folder) -> Check:
 # --- what is shown of a run -------------------------------------------------------------------------------------------
 
 
-def find_in_run(folder: Path, wanted: str) -> FoundItem:
-    """Find the whole run (by `net` or the name of its network), or a block in it by slot, id, qualified or bare name.
-
-    Raises: UserError, with similar names, if nothing has that name.
-    """
-    record, blocks = _read(folder)
-    whole = [NET.removesuffix(".py"), record.name]
-    chosen = blocks if wanted in whole else [block for block in blocks if wanted in _list_names(block)]
-    if not chosen and wanted not in whole:
-        names = [*dict.fromkeys(whole), *dict.fromkeys(name for block in blocks for name in sorted(_list_names(block)))]
-        raise missing_name(f"{wanted}: neither the network of this run nor a block in it", wanted, names)
-    return _trace_run(folder, record, chosen)
-
-
-def find_code_in_run(folder: Path, sha256: str) -> FoundItem | None:
-    """Return the run if its network, or else a block in it, has this digest; None otherwise."""
-    record, blocks = _read(folder)
-    if record.code_sha256 == sha256:
-        return _trace_run(folder, record, blocks)
-    chosen = [block for block in blocks if block.code_sha256 == sha256]
-    return _trace_run(folder, record, chosen) if chosen else None
+def list_run(folder: Path) -> Iterator[ListedItem]:
+    """Yield the whole run (`net`, or the name of its network), then the blocks in its network by slot."""
+    try:
+        record, blocks = read_record(folder), find_inlined_blocks(read_text(folder / NET))
+    except READ_ERRORS as error:
+        raise UserError(f"{folder}: damaged run: {describe(error)}; run `lemur verify`, or train it again") from error
+    whole, show = (NET.removesuffix(".py"), record.name), functools.partial(_trace_run, folder, record)
+    yield ListedItem(whole, {}, (record.code_sha256,), functools.partial(show, blocks), listed=False)
+    for block in blocks:
+        qualname = block.block.rpartition("::")[2]
+        names = {block.block, qualname, qualname.rpartition(".")[2], block.code_sha256} - {block.slot}
+        facts = {"block": block.block, "license": block.license}
+        # Whoever looks for the code of the network is shown all of it.
+        codes = () if block.code_sha256 == record.code_sha256 else (block.code_sha256,)
+        yield ListedItem((block.slot, *sorted(names)), facts, codes, functools.partial(show, [block]))
 
 
 def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> FoundItem:
@@ -636,34 +623,5 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> F
     return FoundItem(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
 
 
-def _list_names(block: Inlined) -> set[str]:
-    """Return the names by which a block of a run can be looked up."""
-    qualname = block.block.rpartition("::")[2]
-    return {block.block, qualname, qualname.rpartition(".")[2], block.slot, block.code_sha256}
-
-
-def _read(folder: Path) -> tuple[TrainingRecord, list[Inlined]]:
-    try:
-        return read_record(folder), find_inlined_blocks(read_text(folder / NET))
-    except READ_ERRORS as error:
-        raise UserError(f"{folder}: damaged run: {describe(error)}; run `lemur verify`, or train it again") from error
-
-
-def list_run_blocks(folder: Path) -> Iterator[ListedItem]:
-    """Yield the blocks in the network of a run, by slot."""
-    for block in _read(folder)[1]:
-        names = (block.slot, *sorted(_list_names(block) - {block.slot}))
-        yield ListedItem(names, {"block": block.block, "license": block.license})
-
-
-RUN = Kind(
-    KIND,
-    "lemur train run",
-    derive=derive_run,
-    laws=(check_run,),
-    page=run_page,
-    items=list_run_blocks,
-    find=find_in_run,
-    find_code=find_code_in_run,
-)
+RUN = Kind(KIND, "lemur train run", derive=derive_run, laws=(check_run,), page=run_page, items=list_run)
 verify = functools.partial(verify_folder, RUN)

@@ -80,7 +80,7 @@ function library(given) {
     const by = sort.value === "name" ? null : sort.value === "result" ? (at) => results.values.get(at) : (at) => columns[Number(sort.value)].values[at] ?? -Infinity;
     found.sort((p, q) => (by ? by(q) - by(p) || p - q : alphabet[p] - alphabet[q]));
     const all = given.total > everything.length ? ` (of ${number(given.total)}; all are in ${given.elsewhere})` : "";
-    count.textContent = `${number(found.length)} of ${number(everything.length)} ${given.noun}${all}`;
+    count.textContent = `${number(found.length)} of ${plural(everything.length, given.noun.replace(/s$/, ""))}${all}`;
     head.replaceChildren(h("span"), ...columns.map(({ label }) => h("span", null, label)), ...(benchmarks.length ? [h("span", null, results ? results.label : "result")] : []));
     items.replaceChildren();
     items.classList.toggle("ranked", sort.value === "result");

@@ -56,8 +56,11 @@ const VIEWS = {
   },
 };
 
+/** A sentence, with what stands between backticks as code. */
+const phrased = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", null, part) : part));
+
 function section(view, place) {
-  const intro = view.intro ? h("p", { class: "intro" }, view.intro) : null;
+  const intro = view.intro ? h("p", { class: "intro" }, phrased(view.intro)) : null;
   const made = h("section", { id: "s-" + slug(view.title), class: "v-" + view.view, "aria-label": view.title }, h("h2", null, view.title), intro);
   made.append(...[VIEWS[view.view](view, place)].flat().filter((part) => part !== null));
   return made;

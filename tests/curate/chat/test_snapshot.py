@@ -20,7 +20,7 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
 from manifests.conversations import read_fenced_code
-from manifests.folders.croissant import restate_croissant
+from manifests.folders.cards import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.records import CHAT_KINDS
 from tests.builders.suites import table
@@ -203,17 +203,3 @@ def test_a_conversation_in_another_split_is_seen(copy: Path) -> None:
     found = failed(copy)
     assert set(found) == {"derived", "chat"}
     assert "in test, which is not the split of its record" in found["chat"]
-
-
-def test_metadata_of_other_tables_is_seen(copy: Path) -> None:
-    metadata = copy / "croissant.json"
-    table = next(item for item in list_outputs(copy, {}) if item.path == "decisions.parquet")
-    restate_croissant(metadata, metadata, [table.model_copy(update={"sha256": "0" * 64})])
-    relist(copy)
-    found = failed(copy)
-    assert set(found) == {"card", "derived"}
-    assert found["card"] == "croissant.json does not describe these tables as lemur does"
-    assert found["derived"].startswith("croissant.json: distribution is ")
-    metadata.unlink()
-    relist(copy)
-    assert failed(copy) == {"derived": "croissant.json is missing"}

@@ -5,6 +5,7 @@ import json
 import random
 import re
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,14 @@ def test_shards_hold_a_line_once(tmp_path: Path) -> None:
     found = unpacked(re.findall(r'"(.*)"', (tmp_path / "000.js").read_text())[0])
     assert found["lines"] == ["a", "b"]
     assert [views[0]["text"] for views in found["entries"]] == [[0, 2, 0, 2]] * 3
+
+
+def test_the_parts_of_the_script_declare_each_name_once() -> None:
+    """They share one scope: a name that two of them declare would stop all of it."""
+    declared = Counter(
+        name
+        for part in Path(frame.__file__).with_name("page").glob("*.js")
+        for name in re.findall(r"^(?:const|let|function) (\w+)", part.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert len(declared) > 40
+    assert {name: number for name, number in declared.items() if number > 1} == {}

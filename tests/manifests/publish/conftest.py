@@ -13,7 +13,7 @@ import pytest
 from kingfisher_sdk import Rules
 
 from lemur.folders import verify_folder
-from manifests.folders.cards import card_yaml
+from manifests.folders.cards import Card, card_text
 from manifests.folders.tables import Table, write_tables
 from manifests.publish.hub import Hub
 from manifests.publish.publishing import PublishReport, Pulled, publish, pull
@@ -69,8 +69,9 @@ def sample(tmp_path: Path, finished: Callable[..., Path]) -> Path:
         )
         write_tables(folder / "data", split, Code, rows, count)
     files = {"train": "data/train-*.parquet", "test": "data/test-*.parquet"}
-    card = card_yaml([Table("records", Code, files)], default="", pretty_name="Sample", tags=["code"], size=37)
-    (folder / "README.md").write_text(f"{card}\n# Sample\n")
+    about = {"default": "", "size": 37, "tags": ["code"], "source_datasets": ["original"], "tool": "0.1.0"}
+    card = card_text(Card("Sample", "", [], ""), [Table("records", Code, files)], **about, address=REPO)
+    (folder / "README.md").write_text(card)
     (folder / "report.md").write_text("# Report\n")
     (folder / "empty.txt").touch()
     (folder / "figures").mkdir()

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests import cli
-from manifests.folders.checks import Check
+from manifests.folders.kinds import Check
 from manifests.publish.hub import Hub, check_names
 from manifests.publish.publishing import PublishReport, compare, publish
 from tests.builders.fake_hub import Fault, File

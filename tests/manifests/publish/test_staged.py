@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from extract.folder.page import FACED
 from extract.migrate import choose_form
 from extract.model.results import Result
+from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.checks import check_description, check_files, check_table
-from manifests.folders.kinds import EXTRACTION
+from manifests.folders.kinds import check_files, check_table
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
-from manifests.folders.tables import select_tables
 from manifests.provenance import without_source
 from manifests.publish.staged import Staged, stage_files
 from manifests.records import Block
@@ -68,8 +68,10 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     assert len(gone) == 8 + len(PAGE), "its page is published only where that is asked for"
     changed = {name for name in after if after[name] != before[name]}
     assert changed == {"blocks.parquet", "croissant.json", "manifest.json"}
-    rows = {item.path: item.rows or 0 for item in read_manifest(out).outputs}
-    assert check_description(out, select_tables(EXTRACTION.tables, rows), EXTRACTION.default).ok
+    made = tmp_path / "made"
+    made.mkdir()
+    FACED.write_face(out, read_manifest(out), made)
+    assert all((made / name).read_bytes() == after[name] for name in ("README.md", "croissant.json", "report.md"))
     old, new = (pq.read_table(place / "blocks.parquet").to_pylist() for place in (folder, out))
     for was, now in zip(old, new, strict=True):
         bare = {**was, "code": None, "error": was["error"] and without_source(was["error"])}
@@ -84,6 +86,22 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     added = {"withheld": WITHHELD}
     assert (manifest.details, manifest.counts) == (stated.details | added, stated.counts)
     assert [(w.source, w.license, w.blocks) for w in ready.withheld] == [tuple(item.values()) for item in WITHHELD]
+
+
+def test_the_card_names_the_repository(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
+    was = sha256_file(folder / "manifest.json")
+    for number, address in enumerate(("owner/data", "owner/data", "other/data")):
+        with stage_files(folder, address=address) as ready:
+            folder, before = copied(ready, tmp_path / str(number)), folder
+        assert f'load_dataset("{address}", "blocks")' in (folder / "README.md").read_text()
+        assert (read(folder) == read(before)) == (number == 1), "what is published again as it was does not change"
+        manifest = read_manifest(folder)
+        assert manifest.details["published"] == {"manifest": was, "repository": address}
+        assert check_files(folder, manifest).ok
+        target = tmp_path / f"made{number}"
+        target.mkdir()
+        FACED.write_face(folder, manifest, target)
+        assert (target / "README.md").read_bytes() == (folder / "README.md").read_bytes()
 
 
 def test_code_that_needs_a_guess_stays(tmp_path: Path) -> None:

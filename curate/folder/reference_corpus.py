@@ -1,6 +1,5 @@
 """The codes that a network is compared with: records of a snapshot or blocks of an extraction, and their graphs."""
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,16 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.compute.graphs import GraphTrace, compare_behaviors
+from curate.compute.outcome import DUPLICATE_STAGES
 from curate.model.corpus import FeatureStore, fill_store
 from curate.model.options import CurateOptions
-from curate.published.outcome import DUPLICATE_STAGES
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
 from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.cache import cache_folder, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
-from lemur_core.graphs.graph import FORM, TORCH, Graph
+from lemur_core.graphs.graph import FORM, TORCH, Graph, get_public
 from lemur_core.graphs.identity import compute_identities, subtrees
 from lemur_core.graphs.networks.order import digest_weights
 from lemur_core.graphs.serialization import load_graphs
@@ -33,8 +32,7 @@ from lemur_core.similarity.overlap import Multiset, OverlapIndex, build_multiset
 from lemur_core.similarity.views import Views
 from manifests.folders.kinds import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
-from manifests.folders.reading import reading
-from manifests.folders.tables import iterate_rows, read_table
+from manifests.folders.tables import iterate_rows, read_table, reading
 from manifests.provenance import SPECS
 from manifests.records import Agreement, Block, Decision, LemurRecord, NetworkRow
 
@@ -284,7 +282,7 @@ def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, dict[str, Graph]]]:
 def _iter_graph_rows(folder: Path, columns: list[str]) -> Iterator[Json]:
     path = folder / "graphs.parquet"
     for row in iterate_rows(path, columns) if path.exists() else ():
-        if row["graph"] is not None and (row["torch"], row["form"]) != (TORCH, FORM):
+        if row["graph"] is not None and (get_public(row["torch"]), row["form"]) != (TORCH, FORM):
             raise UserError(
                 f"{folder}: its graphs are form {row['form']} of torch {row['torch']}, here is form {FORM} of"
                 f" torch {TORCH}; create the snapshot again, or use that torch"
@@ -318,17 +316,13 @@ def _read_removed(folder: Path) -> tuple[dict[str, ReferenceCode], list[str]]:
 
 def _iter_source(source: RecordSource) -> Iterator[tuple[ReferenceCode, str]]:
     """Yield each distinct code of a source, by the first of its names."""
-    seen: set[str] = set()
-    for batch in source.batches():
-        encoded = batch.column("nn_code").dictionary_encode()
-        names: dict[int, str] = {}
-        for index, name in zip(encoded.indices.to_pylist(), batch.column("nn").to_pylist(), strict=True):
-            names.setdefault(index, name)
-        for index, code in enumerate(encoded.dictionary.to_pylist()):
-            id_ = hashlib.sha256(code.encode()).hexdigest()
-            if id_ not in seen:
-                seen.add(id_)
-                yield ReferenceCode(names[index], id_), code
+    seen: set[bytes] = set()
+    for batch, codes, places in source.coded_batches():
+        names = batch.column("nn").to_pylist()
+        for (digest, code), first in zip(codes, np.unique(places, return_index=True)[1].tolist(), strict=False):
+            if digest not in seen:
+                seen.add(digest)
+                yield ReferenceCode(names[first], digest.hex()), code
 
 
 def _iter_blocks(folder: Path) -> Iterator[tuple[ReferenceCode, str]]:

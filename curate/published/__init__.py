@@ -1,1 +1,0 @@
-"""The decisions of a curation, and what is new compared with those of a finished one."""
