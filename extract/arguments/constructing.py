@@ -161,12 +161,15 @@ class Constructor:
         """Yield arguments to start from with where they are from, in order of what they prove."""
         hinted = [(call["way"], read_call(call)) for call in self.hints.get("init", ())]
         ran = [call.get("init") for call in self.hints.get("forward", ())]
-        recorded = [arguments for way, arguments in hinted if way != "call"]
+        recorded = [arguments for way, arguments in hinted if way == "recorded"]
+        guessed = [arguments for way, arguments in hinted if way not in ("recorded", "call")]
         yield from (("recorded", item) for item in recorded if item.as_json() in ran)
         if not self.required:
             yield "default", Arguments()
         yield from (("recorded, not called", item) for item in recorded if item.as_json() not in ran)
         yield from (("call site", self.fill(item)) for way, item in hinted if way == "call")
+        # What a driver guessed ran, but the source states nothing of it.
+        yield from (("guessed", item) for item in sorted(guessed, key=lambda item: item.as_json() not in ran))
         if self.required:
             chosen = {name: self.choices(name)[0] for name in self.required}
             defaults = {name: p.default for name, p in self.parameters.items() if p.default is not p.empty}
