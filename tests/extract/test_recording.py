@@ -23,15 +23,13 @@ from torch import nn
 from extract.arguments.hints import HintFinder
 from extract.arguments.messages import RECORD
 from extract.extractor import BlockExtractor
-from extract.recording.configured import list_accepted, make_type_finder, read_settings
-from extract.recording.drivers import list_examples, run_models
+from extract.recording.definitions import UseGraph, list_accepted, list_stored, make_type_finder, read_settings
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.source import find_origin
 from extract.recording.source import list_examples as list_documented
-from extract.recording.source_guest import spread
+from extract.recording.source_guest import list_examples, run_models, spread
 from extract.recording.testing import find_absent, run_tests
-from extract.recording.users import UseGraph, list_stored
 from extract.sources import open_source
 from tests.builders.suites import read_files
 
