@@ -200,26 +200,23 @@ def _run(
                 reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))
                 for reply in RECORD_SOURCE.run(box, requests)
             }
-        requests = {
-            name: replace(_complete(request, absent, provide(name, absent)), last=turn == _MAX_ROUNDS - 2)
-            for name, request in requests.items()
-            if (absent := answers[name].absent)
-        }
-        if not requests:
+        again: dict[str, SourceRecording] = {}
+        for name, request in requests.items():
+            absent = answers[name].absent
+            if not absent:
+                continue
+            more = [folder for folder in provide(name, absent) if folder not in request.folders]
+            # A version that fits is found before the one that does not, or that cannot be loaded.
+            is_there = "=" in absent or any(Path(folder, absent).is_dir() for folder in request.folders)
+            folders = [*more, *request.folders] if is_there else [*request.folders, *more]
+            replaced = request.replaced if more else [*request.replaced, absent]
+            last = turn == _MAX_ROUNDS - 2
+            again[name] = replace(request, folders=folders, replaced=replaced, last=last)
+        if not again:
             break
+        requests = again
         sandbox = {**sandbox, "shared": None}  # which cannot read the new folders
     return answers
-
-
-def _complete(request: SourceRecording, absent: str, folders: Sequence[str]) -> SourceRecording:
-    """Return a request with a package that it lacks; that is replaced if it is in none of these folders."""
-    more = [folder for folder in folders if folder not in request.folders]
-    if more:
-        # A version that fits is found before the one that does not, or that cannot be loaded.
-        is_there = any(Path(folder, absent).is_dir() for folder in request.folders)
-        first = "=" in absent or is_there
-        return replace(request, folders=[*more, *request.folders] if first else [*request.folders, *more])
-    return replace(request, replaced=[*request.replaced, absent])
 
 
 def is_recorded(target: TargetClass) -> bool:
