@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from extract.arguments.messages import MOST_CHARACTERS, RECORD, Way, join_arguments
+from extract.arguments.messages import MOST_CHARACTERS, RECORD, CallTexts, Way, join_arguments
 from extract.arguments.values import flatten, has_shape, read_parameters
 from extract.recording.definitions import is_of, read_settings
 
@@ -40,21 +40,16 @@ class StepsError(Exception):
 
 
 class Description(NamedTuple):
-    """The arguments of a call as expressions.
+    """A call as expressions.
 
     Attributes:
         names: by each name of a source in the expressions, the module that defines it.
         way: how the arguments were found.
     """
 
-    args: list[str]
-    kwargs: dict[str, str]
+    call: CallTexts
     names: dict[str, str]
     way: Way
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the arguments as JSON values."""
-        return {"args": self.args, "kwargs": self.kwargs}
 
 
 class RecordedCall(NamedTuple):
@@ -181,7 +176,7 @@ class SourceRecorder:
             if key is not None and init is not None and key not in called:
                 # One whose constructor failed may have no parameters at all.
                 size = _count(module) if {"_parameters", "_modules"} <= vars(module).keys() else 0
-                self.keep(key, RecordedCall({"init": init.as_json()}, init.names, size, way=init.way))
+                self.keep(key, RecordedCall({"init": init.call}, init.names, size, way=init.way))
         self._constructed.clear()
 
     def keep(self, key: str, record: RecordedCall) -> None:
@@ -204,7 +199,8 @@ class SourceRecorder:
         writer = _Writer(self._packages, self._find_init, self._find_type, space)
         way: Way = "search" if called in _GUESSED else "guessed above" if _GUESSED else "recorded"
         try:
-            return Description(list(map(writer.write, args)), writer.write_named(kwargs, called), writer.names, way)
+            call: CallTexts = {"args": list(map(writer.write, args)), "kwargs": writer.write_named(kwargs, called)}
+            return Description(call, writer.names, way)
         except _UnwritableError:
             return None
 
@@ -232,7 +228,7 @@ class SourceRecorder:
         forward = self.describe(args, kwargs, kind.forward) if known else None
         for key, init in known:
             if forward is not None and all(forward.names.get(n, m) == m for n, m in init.names.items()):
-                calls = {"init": init.as_json(), "forward": forward.as_json()}
+                calls = {"init": init.call, "forward": forward.call}
                 yield key, RecordedCall(calls, init.names | forward.names, _count(module, [args, kwargs]), way=init.way)
 
     def _noting(self, cls: type[nn.Module], init: Callable[..., None]) -> Callable[..., None]:
@@ -378,12 +374,12 @@ class _Writer:
         if init is None:
             raise _UnwritableError
         kind = type(module)
-        if kind in (nn.ModuleList, nn.Sequential) and not init.args:  # filled later
+        if kind in (nn.ModuleList, nn.Sequential) and not init.call["args"]:  # filled later
             inside = ", ".join(map(write, module._modules.values()))
             return f"nn.ModuleList([{inside}])" if kind is nn.ModuleList else f"nn.Sequential({inside})"
         for name, defining in init.names.items():
             self._use(name, defining)
-        return f"{self._name(kind)}({join_arguments(init.args, init.kwargs)})"
+        return f"{self._name(kind)}({join_arguments(**init.call)})"
 
     def _write_fields(self, value: Any, write: Callable[[Any], str]) -> str:
         """Return an expression for what holds tensors by name, such as a batch of graphs, without its class.

@@ -57,6 +57,21 @@ def write_folding(folder: Path) -> None:
 
 
 @pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_folding(tmp_path)
+    write(tmp_path, READING)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("folding", "reading")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def models(package: None) -> types.ModuleType:
+    return importlib.import_module("reading.models")
+
+
+@pytest.fixture
 def recorder() -> SourceRecorder:
     return make_recorder()
 
@@ -210,15 +225,6 @@ class LoadsAll(dict[str, object]):
 
     def values(self) -> Any:
         raise ValueError("Could not find Part")
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    write_folding(tmp_path)
-    yield tmp_path
-    for name in [name for name in sys.modules if name.partition(".")[0] == "folding"]:
-        del sys.modules[name]
 
 
 @pytest.mark.usefixtures("package")
@@ -578,17 +584,6 @@ def test_calls_nearest_to_the_defaults_go_before_smaller_ones() -> None:
     assert [call.size for call in recorder.calls["net:Norm"]] == [3, 1, 2]
 
 
-@pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    write(tmp_path, READING)
-    import reading.models as module  # type: ignore[import-not-found]
-
-    yield module
-    for name in [name for name in sys.modules if name.partition(".")[0] == "reading"]:
-        del sys.modules[name]
-
-
 @dataclasses.dataclass(slots=True)
 class Batch:
     rows: dataclasses.InitVar[list[list[float]]]
@@ -603,7 +598,7 @@ def test_an_object_with_slots_is_recorded_by_its_tensors() -> None:
     assert read_settings(batch) is None  # its fields do not tell what it was made of
     description = SourceRecorder(frozenset(), 9).describe([batch], {}, None)
     assert description is not None
-    assert description.args == ["types.SimpleNamespace(nodes=torch.randint(1, 3, (1, 2), dtype=torch.float32))"]
+    assert description.call["args"] == ["types.SimpleNamespace(nodes=torch.randint(1, 3, (1, 2), dtype=torch.float32))"]
 
 
 def test_which_parameters_take_what_can_be_made(models: types.ModuleType) -> None:
