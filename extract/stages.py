@@ -239,12 +239,13 @@ class StageContext:
 
     def add_calls(self, recorded: RecordedClass) -> None:
         """Add recorded calls to the hints of a class."""
-        by_path, target, places = self.library.by_path, recorded.target, recorded.places
-        named = [
-            (by_path[places[word]], word) for word in sorted(recorded.words & places.keys()) if places[word] in by_path
-        ]
-        companions = list(self.finder.list_defined(named, target))
-        self._hints[target.block] = recorded.add_to(self.hints(target), companions)
+        target = recorded.target
+
+        def find_companions(words: Sequence[str]) -> Sequence[CompanionCode]:
+            modules = ((self.library.by_path.get(recorded.places[word]), word) for word in words)
+            return list(self.finder.list_defined([(item, word) for item, word in modules if item is not None], target))
+
+        self._hints[target.block] = recorded.add_to(self.hints(target), find_companions)
 
     def companions(self, block: PendingBlock) -> tuple[CompanionCode, ...]:
         """Return the companions that the arguments of a block name."""

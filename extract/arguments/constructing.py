@@ -161,12 +161,18 @@ class Constructor:
         """Yield arguments to start from with where they are from, in order of what they prove."""
         hinted = [(call["way"], read_call(call)) for call in self.hints.get("init", ())]
         ran = [call.get("init") for call in self.hints.get("forward", ())]
-        recorded = [arguments for way, arguments in hinted if way != "call"]
+        recorded = [arguments for way, arguments in hinted if way == "recorded"]
+        guessed = [arguments for way, arguments in hinted if way not in ("recorded", "call")]
         yield from (("recorded", item) for item in recorded if item.as_json() in ran)
         if not self.required:
             yield "default", Arguments()
         yield from (("recorded, not called", item) for item in recorded if item.as_json() not in ran)
-        yield from (("call site", self.fill(item)) for way, item in hinted if way == "call")
+        sites = [item for way, item in hinted if way == "call"]
+        stated = [item for item in sites if self._gives_all(item)]
+        yield from (("call site", self.fill(item)) for item in stated)
+        # What a driver guessed ran, but the source states nothing of it.
+        yield from (("guessed", item) for item in sorted(guessed, key=lambda item: item.as_json() not in ran))
+        yield from (("call site", self.fill(item)) for item in sites if item not in stated)
         if self.required:
             chosen = {name: self.choices(name)[0] for name in self.required}
             defaults = {name: p.default for name, p in self.parameters.items() if p.default is not p.empty}
@@ -182,15 +188,23 @@ class Constructor:
 
     def _fill(self, parameter: str, text: str) -> str:
         tree = ast.parse(text, mode="eval")
-        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-        known = {*self.names.names, *dir(builtins), *(n.id for n in names if isinstance(n.ctx, ast.Store))}
-        free = [node for node in names if node.id not in known]
+        free = self._list_free(tree)
         if free and tree.body is free[0]:  # the whole argument
             return next(iter([*self._given(free[0].id), *self.choices(parameter)]))
         for node in free:
             values = (*self._given(node.id), *candidates(node.id))
             node.id = next(value for value in values if value != BLOCK)  # written as it is
         return ast.unparse(tree) if free else text
+
+    def _gives_all(self, arguments: Arguments) -> bool:
+        """Return whether the source gives a value to every name in a call that means nothing here."""
+        trees = (ast.parse(text, mode="eval") for text in arguments.texts)
+        return all(self._given(node.id) for tree in trees for node in self._list_free(tree))
+
+    def _list_free(self, tree: ast.AST) -> list[ast.Name]:
+        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        known = {*self.names.names, *dir(builtins), *(n.id for n in names if isinstance(n.ctx, ast.Store))}
+        return [node for node in names if node.id not in known]
 
     # -- values of one parameter ---------------------------------------------------------------------------------------
 

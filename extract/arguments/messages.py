@@ -3,12 +3,16 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 #: A name in a call, in a line of code, or in a message.
 NAME = re.compile(r"[A-Za-z_]\w*")
 
 MOST_CHARACTERS = 16_000  # of one argument
+
+#: How the arguments of a recorded constructor were found: the source passes them, a model does whose own ones were
+#: guessed, or they were guessed themselves.
+Way = Literal["recorded", "guessed above", "search"]
 
 #: A class of dicts whose items are attributes, too, as those of a batch of graphs. What is missing is an
 #: AttributeError, so that `hasattr` and copies work.
@@ -205,3 +209,32 @@ def list_sizes(observed: Mapping[str, Any]) -> list[list[list[int]]]:
         shapes = [_SHAPE.fullmatch(text) for text in case["inputs"].values()]
         cases.append([[int(size) for size in shape[1].split("x")] for shape in shapes if shape is not None])
     return [shapes for shapes in cases if shapes]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecording:
+    """Classes of a source whose calls are recorded while its own models, examples and scripts run.
+
+    Args:
+        folders: for the front of sys.path, with the packages and their dependencies.
+        classes: `MODULE:NAME` of each class.
+        modules: further modules to import, which mention these classes.
+        examples: Python code of the source's documentation, one text an example.
+        tests: files of tests, relative to the first folder that has them.
+        configurations: files with settings of models, as paths.
+        digest: of the source: another one asks again.
+        pytest: the folder that has it, named by the digest of what it holds, its version too.
+        replaced: modules that are nowhere, such as compiled ones.
+        last: whether to record what can be imported, whatever is absent.
+    """
+
+    folders: Sequence[str]
+    classes: Sequence[str]
+    modules: Sequence[str]
+    examples: Sequence[str]
+    tests: Sequence[str]
+    configurations: Sequence[str]
+    digest: str
+    pytest: str
+    replaced: Sequence[str] = ()
+    last: bool = False

@@ -65,26 +65,24 @@ class LightTensors(TorchFunctionMode):
         if func in _MOVES:
             return args[0]
         if func is _TO:
-            dtype = next((d for d in map(_dtype, (*args[1:], *named.values())) if d is not None), None)
-            return args[0] if dtype is None else func(args[0], dtype)
-        if named.get("device") is not None and not _is_meta(named["device"]):
+            given = (*args[1:], *named.values())
+            dtypes = [getattr(item, "dtype", item) for item in given if isinstance(item, torch.Tensor | torch.dtype)]
+            return func(args[0], dtypes[0]) if dtypes else args[0]
+        if named.get("device") is not None and str(named["device"]) != "meta":
             named["device"] = torch.device("cpu")
+        tensors = list(_list_tensors((*args, *named.values())))
         if not self._on_meta:
-            draws = func in _INITIALIZATIONS or getattr(func, "__module__", "") == nn.init.__name__
-            if draws:
-                self._left -= sum(tensor.numel() for tensor in _list_tensors((*args, *named.values())))
+            if func in _INITIALIZATIONS or getattr(func, "__module__", "") == nn.init.__name__:
+                self._left -= sum(tensor.numel() for tensor in tensors)
                 if self._left < 0:
                     raise LargeModelError("the model is too large to be constructed on the CPU")
-            return func(*args, **named)
-        if func in _WITHOUT_VALUES or (func in _SIZED and _count(func, args, named) > _MOST_KEPT):
+        elif func in _WITHOUT_VALUES or (func in _SIZED and _count(func, args, named) > _MOST_KEPT):
             if named.get("out") is None:
                 named["device"] = torch.device("meta")
             named.pop("generator", None)
             named.pop("pin_memory", None)
-            return func(*args, **named)
-        places = {tensor.is_meta for tensor in _list_tensors((*args, *named.values()))}
-        if True in places:
-            if False in places:
+        elif any(tensor.is_meta for tensor in tensors):
+            if not all(tensor.is_meta for tensor in tensors):
                 args, named = tree_map(_to_meta, (args, named))
             if named.get("device") is not None:
                 named["device"] = torch.device("meta")
@@ -93,17 +91,6 @@ class LightTensors(TorchFunctionMode):
             if func in _NORMALIZATIONS and len(args) > 1 and _fits(func, args, named):
                 return torch.empty_like(args[0])
         return func(*args, **named)
-
-
-def _dtype(value: object) -> torch.dtype | None:
-    """Return the type that an argument of `Tensor.to` asks for."""
-    if isinstance(value, torch.Tensor):
-        return value.dtype
-    return value if isinstance(value, torch.dtype) else None
-
-
-def _is_meta(device: Any) -> bool:
-    return str(device) == "meta"
 
 
 def _count(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> int:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from extract.arguments.messages import NAME, RAISED_RATE, ZERO_RATES, is_rate
+from extract.arguments.messages import NAME, RAISED_RATE, ZERO_RATES, CompanionCode, SourceRecording, Way, is_rate
 from extract.proofs.sdists import list_metadata
-from extract.recording.messages import GUESSED, RECORDED, SourceRecording, Way
 from extract.resolve.discover import TargetClass
 from extract.resolve.modules import FOUNDATION, Module
 from extract.sources import PackageSource
@@ -55,13 +54,8 @@ class NamedCalls(WorkingCalls):
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
-    way: Way = RECORDED
+    way: Way = "recorded"
     driver: str = ""
-
-
-def _as_hint(call: Any, way: Way) -> dict[str, Any]:
-    # Such calls are tried first, and unchanged.
-    return {"args": list(call.args), "kwargs": list(call.kwargs.items()), "way": way}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,30 +90,23 @@ class RecordedClass:
     calls: Sequence[NamedCalls]
     places: Mapping[str, tuple[str, str]]
 
-    @property
-    def words(self) -> set[str]:
-        """The words of all expressions."""
-        texts = [
-            text
-            for calls in self.calls
-            for call in (calls.init, calls.forward)
-            if call is not None
-            for text in (*call.args, *call.kwargs.values())
-        ]
-        return {word for text in texts for word in NAME.findall(text)}
-
-    def add_to(self, hints: Mapping[str, Any], companions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return hints with these calls first, and with the classes that they name."""
-        init = [_as_hint(calls.init, calls.way) for calls in self.calls]
-        forward = [
-            # With the constructor call that it belongs to.
-            _as_hint(calls.forward, calls.way)
-            | {"init": {"args": list(calls.init.args), "kwargs": dict(calls.init.kwargs)}}
-            for calls in self.calls
-            if calls.forward is not None
-        ]
+    def add_to(
+        self, hints: Mapping[str, Any], find_companions: Callable[[Sequence[str]], Sequence[CompanionCode]]
+    ) -> dict[str, Any]:
+        """Return hints with these calls first, and with the classes that they name: `find_companions` emits these."""
+        init: list[dict[str, Any]] = []
+        forward: list[dict[str, Any]] = []
+        words: set[str] = set()
+        for calls in self.calls:
+            made = {"args": list(calls.init.args), "kwargs": dict(calls.init.kwargs)}
+            for call, ways in ((calls.init, init), (calls.forward, forward)):
+                if call is not None:
+                    ways.append({"args": list(call.args), "kwargs": list(call.kwargs.items()), "way": calls.way})
+                    words.update(word for text in (*call.args, *call.kwargs.values()) for word in NAME.findall(text))
+            if calls.forward is not None:
+                forward[-1]["init"] = made  # the constructor call that it belongs to
         known = {item["name"] for item in hints["companions"]}
-        more = [item for item in companions if item["name"] not in known]
+        more = [item for item in find_companions(sorted(words & self.places.keys())) if item["name"] not in known]
         return {
             **hints,
             "init": [*init, *hints["init"]],
@@ -159,13 +146,17 @@ def record_sources(
     requests = {}
     for name, members in by_source.items():
         source, paths, others = members[0].module.source, folders[name], tests.get(name)
+        suites = _list_files(source, others, paths, ("py",))
+        sized = sorted(
+            (file.stat().st_size, str(file)) for _, file in _list_files(source, others, paths, ("yaml", "yml"))
+        )
         requests[name] = SourceRecording(
             [*([str(others)] if others else ()), *map(str, paths)],
             list(map(_key, members)),
             [module.name for module in list_naming(members)][:_MAX_MODULES],
             list_examples(source, others, paths),
-            list_tests(source, others, paths),
-            list_configurations(source, others, paths),
+            sorted({file.relative_to(root).as_posix() for root, file in suites if is_test(file.name)})[:_MAX_TESTS],
+            [file for size, file in sized if size <= _MAX_CONFIGURATION_BYTES][:_MAX_CONFIGURATIONS],
             source.digest,
             str(list_pytest()[0]),
         )
@@ -209,26 +200,23 @@ def _run(
                 reply.key: reply.answer or SourceCalls({}, reply.reason(_REASON_CHARACTERS))
                 for reply in RECORD_SOURCE.run(box, requests)
             }
-        requests = {
-            name: replace(_complete(request, absent, provide(name, absent)), last=turn == _MAX_ROUNDS - 2)
-            for name, request in requests.items()
-            if (absent := answers[name].absent)
-        }
-        if not requests:
+        again: dict[str, SourceRecording] = {}
+        for name, request in requests.items():
+            absent = answers[name].absent
+            if not absent:
+                continue
+            more = [folder for folder in provide(name, absent) if folder not in request.folders]
+            # A version that fits is found before the one that does not, or that cannot be loaded.
+            is_there = "=" in absent or any(Path(folder, absent).is_dir() for folder in request.folders)
+            folders = [*more, *request.folders] if is_there else [*request.folders, *more]
+            replaced = request.replaced if more else [*request.replaced, absent]
+            last = turn == _MAX_ROUNDS - 2
+            again[name] = replace(request, folders=folders, replaced=replaced, last=last)
+        if not again:
             break
+        requests = again
         sandbox = {**sandbox, "shared": None}  # which cannot read the new folders
     return answers
-
-
-def _complete(request: SourceRecording, absent: str, folders: Sequence[str]) -> SourceRecording:
-    """Return a request with a package that it lacks; that is replaced if it is in none of these folders."""
-    more = [folder for folder in folders if folder not in request.folders]
-    if more:
-        # A version that fits is found before the one that does not, or that cannot be loaded.
-        is_there = any(Path(folder, absent).is_dir() for folder in request.folders)
-        first = "=" in absent or is_there
-        return replace(request, folders=[*more, *request.folders] if first else [*request.folders, *more])
-    return replace(request, replaced=[*request.replaced, absent])
 
 
 def is_recorded(target: TargetClass) -> bool:
@@ -242,46 +230,13 @@ def _key(target: TargetClass) -> str:
 
 def list_examples(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[str]:
     """Return the Python code in the documents of a source: its README first, or the metadata of its release."""
-    name = source.name.partition("@")[0]
-    files: list[Path] = []
-    for folder in folders[:1]:
-        files += list_metadata(folder, name)
-    for folder in [tests] if tests is not None else folders[:1] if source.kind != "package" else []:
+    files = list_metadata(folders[0], source.name.partition("@")[0]) if folders else []
+    folder = tests or (folders[0] if folders and source.kind != "package" else None)
+    if folder is not None:
         files += sorted(path for path in folder.glob("*") if _README.fullmatch(path.name))
         files += sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".rst"))
     codes = [code for file in dict.fromkeys(files) for code in _list_codes(_read_text(file))]
     return list(dict.fromkeys(codes))[:_MAX_EXAMPLES]
-
-
-def _list_codes(text: str) -> Iterator[str]:
-    for code in _FENCED.findall(text):
-        yield _strip_prompts(textwrap.dedent(code))
-    for match in _DIRECTIVE.finditer(text):
-        yield _strip_prompts(textwrap.dedent(_OPTION.sub("", match["code"])).strip("\n") + "\n")
-
-
-def list_tests(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[str]:
-    """Return the files of tests of a project or release, relative to the folder of tests, or to the first other."""
-    places = _list_places(source, tests, folders)
-    files = [(root, file) for root, top in places for file in (root / top).rglob("*.py")]
-    return sorted({file.relative_to(root).as_posix() for root, file in files if is_test(file.name)})[:_MAX_TESTS]
-
-
-def list_configurations(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[str]:
-    """Return the files of a project or release that may configure its models, the smallest first."""
-    files = [
-        (file.stat().st_size, str(file))
-        for root, top in _list_places(source, tests, folders)
-        for suffix in ("yaml", "yml")
-        for file in (root / top).rglob(f"*.{suffix}")
-    ]
-    return [file for size, file in sorted(files) if size <= _MAX_CONFIGURATION_BYTES][:_MAX_CONFIGURATIONS]
-
-
-def _list_places(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Return folders to search, each with the folder below it that is searched."""
-    tops = sorted({file.module.partition(".")[0] for file in source.files}) if source.kind == "package" else [""]
-    return [*((folder, top) for folder in folders[:1] for top in tops), *([(tests, "")] if tests else ())]
 
 
 def _read_text(file: Path) -> str:
@@ -291,26 +246,21 @@ def _read_text(file: Path) -> str:
         return ""
 
 
-def _strip_prompts(code: str) -> str:
-    lines = _PROMPT.findall(code)
-    return "\n".join(lines) if code.lstrip().startswith(">>>") else code
+def _list_codes(text: str) -> list[str]:
+    codes = [textwrap.dedent(code) for code in _FENCED.findall(text)]
+    codes += [textwrap.dedent(_OPTION.sub("", match["code"])).strip("\n") + "\n" for match in _DIRECTIVE.finditer(text)]
+    # Without prompts.
+    return ["\n".join(_PROMPT.findall(code)) if code.lstrip().startswith(">>>") else code for code in codes]
 
 
-# -- where the arguments that the search found are from ---------------------------------------------------------------
-
-
-def _without_rates(call: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Return the arguments of a call but for rates of dropout that may have been raised from 0."""
-    args = ["0.0" if text == RAISED_RATE else text for text in call["args"]]
-    kwargs = dict(call["kwargs"])
-    return args, {n: text for n, text in kwargs.items() if not is_rate(n) or text not in (*ZERO_RATES, RAISED_RATE)}
-
-
-def _is_same_call(call: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
-    """Return whether a call is that of a hint, or the same with smaller integers: large calls are made smaller."""
-    texts, stated = (json.dumps(_without_rates(item), sort_keys=True) for item in (call, item))
-    pairs = zip(*(map(int, _INTEGER.findall(text)) for text in (texts, stated)), strict=False)
-    return _INTEGER.sub("0", texts) == _INTEGER.sub("0", stated) and all(small <= large for small, large in pairs)
+def _list_files(
+    source: PackageSource, tests: Path | None, folders: Sequence[Path], suffixes: Sequence[str]
+) -> Iterator[tuple[Path, Path]]:
+    """Yield the files of a project or release, each with the folder that its path is relative to."""
+    tops = sorted({file.module.partition(".")[0] for file in source.files}) if source.kind == "package" else [""]
+    for root, top in [*((folder, top) for folder in folders[:1] for top in tops), *([(tests, "")] if tests else ())]:
+        for suffix in suffixes:
+            yield from ((root, file) for file in (root / top).rglob(f"*.{suffix}"))
 
 
 def find_origin(arguments: str, hints: Mapping[str, Any]) -> ArgumentsFrom:
@@ -320,10 +270,23 @@ def find_origin(arguments: str, hints: Mapping[str, Any]) -> ArgumentsFrom:
         arguments: those that work, as JSON.
         hints: of the class, with the calls that were recorded.
     """
-    call = json.loads(arguments)["init"]
-    ways: list[ArgumentsFrom | Literal["call"]] = [item["way"] for item in hints["init"] if _is_same_call(call, item)]
-    if RECORDED in ways:
+
+    def write(call: Mapping[str, Any]) -> str:
+        # Rates of dropout may have been raised from 0.
+        args = ["0.0" if text == RAISED_RATE else text for text in call["args"]]
+        rates = (*ZERO_RATES, RAISED_RATE)
+        kwargs = {name: text for name, text in dict(call["kwargs"]).items() if not is_rate(name) or text not in rates}
+        return json.dumps([args, kwargs], sort_keys=True)
+
+    def is_own(stated: str) -> bool:
+        # Large calls are made smaller.
+        pairs = zip(*(map(int, _INTEGER.findall(text)) for text in (own, stated)), strict=False)
+        return _INTEGER.sub("0", own) == _INTEGER.sub("0", stated) and all(small <= large for small, large in pairs)
+
+    own = write(json.loads(arguments)["init"])
+    ways = {item["way"] for item in hints["init"] if is_own(write(item))}
+    if "recorded" in ways:
         return "recorded"
-    if not call["args"] and not _without_rates(call)[1]:
+    if own == "[[], {}]":
         return "default"
-    return "call site" if "call" in ways else "guessed above" if GUESSED in ways else "search"
+    return "call site" if "call" in ways else "guessed above" if "guessed above" in ways else "search"

@@ -1,47 +1,60 @@
 """Inside the sandbox: run the models of a source as its own code makes them, and record the calls of their parts.
 
+A driver is code that the authors wrote to be run, tests and examples; or a definition that reaches a class whose calls
+are wanted, and that gives a model: a class or factory that needs no arguments, a class that takes a configuration, or
+whose arguments are searched for.
+
 The same request gives the same records: attempts and steps are counted, and the clock ends only what would never end.
 """
 
+import ast
+import doctest
 import importlib
+import inspect
 import itertools
 import re
 import signal
 import sys
 import time
 import types
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
-from extract.arguments.search_guest import disable_denied
-from extract.arguments.trials import AttemptError, seed_all
-from extract.recording.configured import ConfigurationFile, find_file_parameter, list_accepted, make_type_finder
-from extract.recording.drivers import (
-    CONFIGURED,
-    GIVEN,
-    SEARCHED,
-    WRITTEN,
-    Driver,
-    drive_code,
-    drive_definition,
-    list_examples,
-    run_models,
+from extract.arguments.constructing import Arguments, Constructed, Constructor
+from extract.arguments.forwarding import Search
+from extract.arguments.messages import SourceRecording
+from extract.arguments.search_guest import disable_denied, namespace
+from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_elements, quiet, seed_all
+from extract.arguments.values import is_variadic, list_required, read_parameters
+from extract.recording.definitions import (
+    UseGraph,
+    find_file_parameter,
+    list_accepted,
+    list_file_calls,
+    make_type_finder,
 )
-from extract.recording.messages import MOST_CALLS, RECORDED, SourceRecording
-from extract.recording.recorder import RecordedCall, SourceRecorder
+from extract.recording.meta import LightTensors
+from extract.recording.recorder import RecordedCall, SourceRecorder, guessing
 from extract.recording.testing import ReplacedModule, find_absent, import_module, run_tests
-from extract.recording.users import UseGraph
 from lemur_core.sandbox.server.foreign import one_line
 
+#: The efforts of drivers: code that the authors wrote to be run; definitions whose arguments nobody guesses, that need
+#: only settings or other models, and all others.
+WRITTEN, GIVEN, CONFIGURED, SEARCHED = range(4)
+_SECONDS = 3.0  # of CPU time for one construction, example, or search of inputs; the numbers of attempts end most
+_CONSTRUCTIONS, _FORWARDS, _PATIENCE = 30, 45, 10  # attempts with one model; most of those that run do so at once
+_MAX_MODELS = 2  # out of one call
+_SIDES = (64, 224)  # of images
+_FRAMES = 16  # of videos
+_MOST_IMAGES = 2  # that a model takes
 #: "MMCV==2.1.0 is used but incompatible. Please install mmcv>=2.0.0rc4, <2.1.0."
 _REQUIRED = re.compile(r"(?i)\b(?:install|require[sd]?) ([\w-]+(?:,? ?[<>=!~]=?=? ?\d(?:[\w.]*\w)?)+)")
 _MAX_STEPS = 30_000  # modules constructed and called by one driver
@@ -66,6 +79,19 @@ _FAILURES = (AttemptError, PermissionError, MemoryError, _WaitingError)
 
 T = TypeVar("T")
 Calls = Mapping[str, list[RecordedCall]]
+
+
+class Driver(NamedTuple):
+    """A way to run models.
+
+    Attributes:
+        run: with `True`, on the meta device. It also takes what tells whether something wanted was constructed:
+            a model that holds nothing of it is not called.
+    """
+
+    key: str
+    run: Callable[[bool, Callable[[], bool]], None]
+    effort: int = WRITTEN
 
 
 def record_source(request: SourceRecording) -> dict[str, Any]:
@@ -190,6 +216,9 @@ def _ending_waits() -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
+# -- which drivers ---------------------------------------------------------------------------------------------------
+
+
 class _Recording:
     """The drivers that ran so far, each once, with the calls that they showed."""
 
@@ -197,14 +226,13 @@ class _Recording:
         self._packages = packages
         self._graph = UseGraph(packages)
         self._find_type = make_type_finder(packages)
-        self._examples = {f"example {number}": code for number, code in enumerate(request.examples)}
+        self._examples = request.examples
         self._tests = _read_tests(request)
-        files = {path: Path(path).read_text("utf-8", "replace") for path in request.configurations}
-        self._files = [ConfigurationFile(path, text) for path, text in files.items()]
-        takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if files)
+        self._files = {path: Path(path).read_text("utf-8", "replace") for path in request.configurations}
+        takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if self._files)
         self._takers = {id(item): (item, name) for item, name in takers if name is not None}
         self._known: dict[str, Calls] = {}
-        self._steps_of: dict[str, int] = {}  # by driver
+        self._steps_of = Counter[str]()  # by driver
         self._bases: list[type[nn.Module]] = []
         self._unknown: dict[str, type[nn.Module]] = {}  # classes without a call so far
         self._drivers: dict[int, Driver | None] = {}  # by the id of a definition
@@ -215,7 +243,7 @@ class _Recording:
         Else they are those of any that ran. A class that was never called shows how it was constructed. Each class has
         its own list of drivers, whatever else is wanted, and these end by the steps that they took, whoever ran them.
         """
-        classes = {key: cls for key in keys if (cls := self._find(key)) is not None}
+        classes = {key: cls for key in keys if (cls := _find_class(key)) is not None}
         self._bases = [cls for cls in classes.values() if cls.__subclasses__()]
         waiting = {key: self._choose(cls) for key, cls in classes.items()}
         self._unknown = dict(classes)
@@ -229,27 +257,19 @@ class _Recording:
                         break
                     calls = self._run(driver).get(key, [])
                     counted = steps if driver.effort > WRITTEN else written
-                    counted[key] += self._steps_of.get(driver.key, 0)
-                    if _has_forward(calls) and calls[0].way == RECORDED:
+                    counted[key] += self._steps_of[driver.key]
+                    if _has_forward(calls) and calls[0].way == "recorded":
                         shown[key] = driver.key, calls
                         del self._unknown[key]
                         break
         for key in [key for key in waiting if key not in shown]:
             ran = [(driver, calls[key]) for driver, calls in self._known.items() if calls.get(key)]
             if ran:
-                shown[key] = max(ran, key=lambda item: ("forward" in item[1][0].calls, item[1][0].way == RECORDED))
+                shown[key] = max(ran, key=lambda item: ("forward" in item[1][0].calls, item[1][0].way == "recorded"))
         return {
-            key: [{**call.calls, "names": call.names, "way": call.way, "driver": driver} for call in calls[:MOST_CALLS]]
+            key: [{**call.calls, "names": call.names, "way": call.way, "driver": driver} for call in calls]
             for key, (driver, calls) in shown.items()
         }
-
-    @staticmethod
-    def _find(key: str) -> type[nn.Module] | None:
-        module, _, name = key.partition(":")
-        cls = vars(sys.modules.get(module, object)).get(name)
-        # Records are kept by the name of the class itself.
-        known = isinstance(cls, type) and issubclass(cls, nn.Module) and f"{cls.__module__}:{cls.__qualname__}" == key
-        return cls if known else None
 
     def _choose(self, cls: type[nn.Module]) -> Iterator[Driver]:
         """Yield the drivers of a class: what its authors wrote to be run, then what needs no arguments, then guesses.
@@ -268,27 +288,27 @@ class _Recording:
         near = {item.__name__ for item in reaching[:_NEAR]}
         others = [places for places, text in self._tests.items() if any(word in text for word in near)]
         others = [places for places in others if places not in tests][: _MAX_TESTS - len(tests)]
-        yield from (replace(_drive_tests(places), effort=SEARCHED) for places in others)
+        yield from (_drive_tests(places)._replace(effort=SEARCHED) for places in others)
 
     def _list_configured(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         """Yield the drivers of what takes a file that names the class, then of what reaches the class, with any."""
-        naming = [file for file in self._files if re.search(rf"\b{cls.__name__}\b", file.text)]
+        naming = [path for path, text in self._files.items() if re.search(rf"\b{cls.__name__}\b", text)]
         near = [self._takers[id(item)] for item in (cls, *reaching) if id(item) in self._takers]
-        pairs = [(taker, file) for file in naming for taker in near or self._takers.values()]
-        pairs += [(taker, file) for taker in near for file in spread(self._files)]
-        for (item, name), file in pairs:
-            key = f"{item.__module__}:{item.__qualname__} with {file.path}"
-            yield Driver(key, partial(run_models, file.list_calls(item, name)))
+        pairs = [(taker, path) for path in naming for taker in near or self._takers.values()]
+        pairs += [(taker, path) for taker in near for path in spread(list(self._files))]
+        for (item, name), path in pairs:
+            calls = list_file_calls(item, name, path, self._files[path])
+            yield Driver(f"{item.__module__}:{item.__qualname__} with {path}", partial(run_models, calls))
 
     def _list_written(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         for item in (cls, *reaching):
             for number, code in enumerate(list_examples(item)):
-                space = vars(sys.modules[item.__module__])
-                yield drive_code(f"{item.__module__}:{item.__qualname__} example {number}", code, space)
+                key, space = f"{item.__module__}:{item.__qualname__}", vars(sys.modules[item.__module__])
+                yield Driver(f"{key} example {number}", partial(_run_code, code, space))
         names = {item.__name__ for item in (cls, *reaching)}
-        for key, code in self._examples.items():
+        for number, code in enumerate(self._examples):
             if any(name in code for name in names):
-                yield drive_code(key, code, {})
+                yield Driver(f"example {number}", partial(_run_code, code, {}))
 
     def _list_ready(self, cls: type[nn.Module], reaching: list[Any]) -> list[Driver]:
         """Return the drivers of definitions: of each module one, then of each another one.
@@ -300,7 +320,7 @@ class _Recording:
         own: list[Any] = [cls] if list_accepted(cls) else []  # type: ignore[arg-type]
         for item in [*own, *reaching]:
             if id(item) not in self._drivers:
-                self._drivers[id(item)] = drive_definition(item)
+                self._drivers[id(item)] = _drive_definition(item)
             driver = self._drivers[id(item)]
             if driver is not None:
                 by_module.setdefault(item.__module__, []).append(driver)
@@ -313,7 +333,6 @@ class _Recording:
             return self._known[driver.key]
         if len(self._known) >= _MAX_TRIED or time.process_time() > _LAST_SECONDS:
             return {}
-        self._steps_of[driver.key] = 0
         known: dict[str, list[RecordedCall]] = {}
         for on_meta in (True, False):
             recorder = SourceRecorder(self._packages, _MAX_STEPS, self._find_type, self._bases, self._unknown.keys())
@@ -323,8 +342,7 @@ class _Recording:
                     driver.run(on_meta, partial(recorder.holds, self._unknown.values()))
             except (Exception, _WaitingError) as failure:  # noqa: BLE001 (what is foreign raises anything, outside of attempts, too)
                 worked = recorder.ran and "meta" not in str(failure)
-                waits = isinstance(getattr(failure, "cause", failure), _WaitingError)
-                ends = worked or waits
+                ends = worked or isinstance(getattr(failure, "cause", failure), _WaitingError)
             self._steps_of[driver.key] += recorder.steps
             recorder.forget()
             torch.set_default_dtype(torch.float32)
@@ -335,9 +353,12 @@ class _Recording:
         return known
 
 
-def _drive_tests(place: tuple[Path, str]) -> Driver:
-    root, path = place
-    return Driver(f"{path} tests", lambda *_: run_tests(root, path))
+def _find_class(key: str) -> type[nn.Module] | None:
+    module, _, name = key.partition(":")
+    cls = vars(sys.modules.get(module, object)).get(name)
+    # Records are kept by the name of the class itself.
+    known = isinstance(cls, type) and issubclass(cls, nn.Module) and f"{cls.__module__}:{cls.__qualname__}" == key
+    return cls if known else None
 
 
 def _has_forward(calls: Sequence[RecordedCall]) -> bool:
@@ -352,3 +373,139 @@ def spread(items: Sequence[T]) -> list[T]:
     """
     bits = max(1, (len(items) - 1).bit_length())
     return [items[place] for place in sorted(range(len(items)), key=lambda place: f"{place:0{bits}b}"[::-1])]
+
+
+def list_examples(definition: Any) -> list[str]:
+    """Return the code of the examples in a docstring."""
+    try:
+        examples = doctest.DocTestParser().get_examples(inspect.getdoc(definition) or "")
+    except ValueError:
+        return []
+    return ["".join(example.source for example in examples)] if examples else []
+
+
+def _drive_tests(place: tuple[Path, str]) -> Driver:
+    return Driver(f"{place[1]} tests", lambda *_: run_tests(*place))
+
+
+def _drive_definition(definition: Any) -> Driver | None:
+    """Return the driver of a class or function; None if it gives no model without arguments that nobody knows."""
+    key = f"{definition.__module__}:{definition.__qualname__}"
+    if isinstance(definition, type):
+        if not issubclass(definition, nn.Module) or definition.forward is nn.Module.forward:
+            return None
+        accepted = list_accepted(definition)  # type: ignore[arg-type]
+        required = set(list_required(read_parameters(definition)))
+        effort = GIVEN if not required else CONFIGURED if {name for name, _ in accepted} >= required else SEARCHED
+        return Driver(key, partial(_run_class, definition, accepted), effort)
+    try:
+        parameters = dict(inspect.signature(definition).parameters)
+    except (ValueError, TypeError):
+        return None
+    returned = getattr(definition, "__annotations__", {}).get("return")
+    if list_required(parameters) or (
+        not issubclass(returned, nn.Module | tuple | list)
+        if isinstance(returned, type)
+        else "None" in str(returned or "")
+    ):
+        return None
+    return Driver(key, partial(run_models, [definition]), GIVEN)
+
+
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
+def run_models(calls: Sequence[Callable[[], Any]], on_meta: bool, holds: Callable[[], bool]) -> None:
+    """Construct a model by the first of these calls that gives one which runs, and run it forward.
+
+    Args: holds: says whether that is of use: nothing runs if the model has none of the classes that are wanted.
+
+    Raises: AttemptError with the last failure if none runs.
+    """
+    failure: AttemptError | None = None
+    with LightTensors(on_meta=on_meta), torch.no_grad():
+        for build in calls:
+            seed_all()
+            try:
+                result = attempt(build, _SECONDS)
+                if not holds():
+                    return
+                items = [result, *(result if isinstance(result, list | tuple) else ())]
+                for model in [item for item in items if isinstance(item, nn.Module)][:_MAX_MODELS]:
+                    _run_forward(model)
+            except AttemptError as error:
+                failure = error
+            else:
+                return
+    if failure is not None:
+        raise failure
+
+
+def _run_class(
+    cls: type[nn.Module], accepted: Sequence[tuple[str, type]], on_meta: bool, holds: Callable[[], bool]
+) -> None:
+    """Construct a class as it is, or with arguments that are searched for, and run it. Raises: AttemptError."""
+    names = namespace(vars(sys.modules[cls.__module__]) | {kind.__name__: kind for _, kind in reversed(accepted)}, [])
+    hints = {"accepted": [(name, kind.__name__) for name, kind in accepted]}
+    constructor = Constructor(cls, names, hints, TimeBudget(_CONSTRUCTIONS, _FORWARDS, _SECONDS))
+    if not constructor.required:
+        with suppress(AttemptError):  # the search continues from what it lacks
+            run_models([cls], on_meta, holds)
+            return
+    failure = AttemptError(ValueError("no arguments"))
+    with LightTensors(on_meta=on_meta), torch.no_grad(), guessing(cls):
+        for built, _ in Search(constructor, forward=False).calls():
+            if not holds():
+                return
+            try:
+                _run_forward(built.module, constructor, built.arguments)
+            except AttemptError as error:
+                failure = error
+            else:
+                return
+    raise failure
+
+
+def _run_forward(model: nn.Module, constructor: Constructor | None = None, arguments: Arguments | None = None) -> None:
+    """Run a model forward with the first inputs that work. Raises: AttemptError if there are none."""
+    if constructor is None:
+        names = namespace(vars(sys.modules[type(model).__module__]), [])
+        constructor = Constructor(type(model), names, {}, TimeBudget(_CONSTRUCTIONS, _FORWARDS, _SECONDS))
+    built = Constructed(arguments or Arguments(), model, count_elements(model), on_meta=False)
+    search = Search(constructor, {"forward": list(_list_images(model))}, built, _PATIENCE)
+    if next(search.calls(), None) is None:
+        raise search.best_failure[0] if search.best_failure else AttemptError(ValueError("no inputs"))
+
+
+def _list_images(model: nn.Module) -> Iterator[dict[str, Any]]:
+    """Yield calls with images or videos of usual sizes if the first convolution takes these.
+
+    Models of two images, such as those of optical flow, take the same one twice.
+    """
+    first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Conv3d)), None)
+    takes = [p for p in inspect.signature(model.forward).parameters.values() if not is_variadic(p)]
+    count = sum(p.default is p.empty for p in takes)
+    if first is None or not 0 < count <= _MOST_IMAGES:
+        return
+    frames = f"{_FRAMES}, " if isinstance(first, nn.Conv3d) else ""
+    for side in _SIDES:
+        yield {"args": [f"torch.randn((2, {first.in_channels}, {frames}{side}, {side}))"] * count, "kwargs": []}
+
+
+def _run_code(code: str, space: Mapping[str, Any], on_meta: bool, _holds: Callable[[], bool]) -> None:
+    """Execute code of the authors, statement by statement, in a copy of a module's namespace.
+
+    Raises: AttemptError at the first statement that fails.
+    """
+    try:
+        statements = ast.parse(code).body
+    except (SyntaxError, ValueError) as error:
+        raise AttemptError(error) from None
+    top = str(space.get("__name__", "")).partition(".")[0]
+    usual = {"torch": torch, "nn": nn, "OrderedDict": OrderedDict, top: sys.modules.get(top)}
+    names = {**usual, **space, "__name__": "__main__"}
+    seed_all()
+    with LightTensors(on_meta=on_meta), torch.no_grad(), quiet():
+        for statement in statements:
+            text = compile(ast.Module([statement], []), "<example>", "exec")
+            attempt(partial(exec, text, names), _SECONDS)

@@ -140,13 +140,13 @@ class _Plugin:
             test = item.nodeid.partition("[")[0]
             values = getattr(getattr(item, "callspec", None), "params", {})
             new = {(test, name, id(value)) for name, value in values.items()} - had
-            if new or not values:
-                rows.setdefault(test, []).append(item)
-                had |= new
-        # One test often goes through all classes of a module.
-        in_turns = itertools.zip_longest(
-            *([*kept[:_MAX_ROWS], *filter(_passes_class, kept[_MAX_ROWS:])] for kept in rows.values())
-        )
+            kept = rows.setdefault(test, [])
+            # One test often goes through all classes of a module.
+            passes_class = any(isinstance(getattr(value, "func", value), type) for value in values.values())
+            if not values or (new and (len(kept) < _MAX_ROWS or passes_class)):
+                kept.append(item)
+            had |= new
+        in_turns = itertools.zip_longest(*rows.values())
         items[:] = [item for turn in in_turns for item in turn if item is not None][:_MAX_TESTS]
 
     def pytest_runtest_protocol(self, item: Any) -> bool:
@@ -172,11 +172,6 @@ class _Plugin:
             self._messages.append(read_message(call.excinfo.value))  # not the error, whose frames hold open files
         outcome: Any = "failed" if self._messages else "passed"
         return pytest.TestReport(item.nodeid, item.location, {}, outcome, None, call.when)
-
-
-def _passes_class(item: Any) -> bool:
-    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return any(isinstance(getattr(value, "func", value), type) for value in values)
 
 
 def run_tests(root: Path, path: str) -> None:

@@ -23,15 +23,13 @@ from torch import nn
 from extract.arguments.hints import HintFinder
 from extract.arguments.messages import RECORD
 from extract.extractor import BlockExtractor
-from extract.recording.configured import list_accepted, make_type_finder, read_settings
-from extract.recording.drivers import list_examples, run_models
+from extract.recording.definitions import UseGraph, list_accepted, list_stored, make_type_finder, read_settings
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.source import find_origin
 from extract.recording.source import list_examples as list_documented
-from extract.recording.source_guest import spread
+from extract.recording.source_guest import list_examples, run_models, spread
 from extract.recording.testing import find_absent, run_tests
-from extract.recording.users import UseGraph, list_stored
 from extract.sources import open_source
 from tests.builders.suites import read_files
 
@@ -56,6 +54,21 @@ def write_folding(folder: Path) -> None:
         files[f"folding/parts/{part}.py"] = TEXTS["PART"].format(name=name)
         files[f"folding/models/{part}.py"] = TEXTS["MODEL"].format(name=name, part=part, width=width)
     write(folder, files)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_folding(tmp_path)
+    write(tmp_path, READING)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("folding", "reading")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def models(package: None) -> types.ModuleType:
+    return importlib.import_module("reading.models")
 
 
 @pytest.fixture
@@ -212,15 +225,6 @@ class LoadsAll(dict[str, object]):
 
     def values(self) -> Any:
         raise ValueError("Could not find Part")
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    write_folding(tmp_path)
-    yield tmp_path
-    for name in [name for name in sys.modules if name.partition(".")[0] == "folding"]:
-        del sys.modules[name]
 
 
 @pytest.mark.usefixtures("package")
@@ -580,17 +584,6 @@ def test_calls_nearest_to_the_defaults_go_before_smaller_ones() -> None:
     assert [call.size for call in recorder.calls["net:Norm"]] == [3, 1, 2]
 
 
-@pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    write(tmp_path, READING)
-    import reading.models as module  # type: ignore[import-not-found]
-
-    yield module
-    for name in [name for name in sys.modules if name.partition(".")[0] == "reading"]:
-        del sys.modules[name]
-
-
 @dataclasses.dataclass(slots=True)
 class Batch:
     rows: dataclasses.InitVar[list[list[float]]]
@@ -605,7 +598,7 @@ def test_an_object_with_slots_is_recorded_by_its_tensors() -> None:
     assert read_settings(batch) is None  # its fields do not tell what it was made of
     description = SourceRecorder(frozenset(), 9).describe([batch], {}, None)
     assert description is not None
-    assert description.args == ["types.SimpleNamespace(nodes=torch.randint(1, 3, (1, 2), dtype=torch.float32))"]
+    assert description.call["args"] == ["types.SimpleNamespace(nodes=torch.randint(1, 3, (1, 2), dtype=torch.float32))"]
 
 
 def test_which_parameters_take_what_can_be_made(models: types.ModuleType) -> None:

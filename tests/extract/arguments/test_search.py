@@ -75,15 +75,18 @@ class Base(nn.Module):
 
 
 def test_starts_are_tried_in_order_of_what_they_prove(search: MakeSearch) -> None:
-    """Recorded, default, recorded but never called, call sites with free names filled, values of the file or names."""
+    """Recorded, default, recorded but never called, stated, guessed, with free names filled, values of the file."""
     hints = {
         "values": [("dim", "96")],
-        "init": [call(("7",), "recorded"), call(("9",), "recorded"), call(("width * 2",)), call((), dim="size")],
+        "init": [
+            *(call(("11",), "guessed above"), call(("7",), "recorded"), call(("9",), "recorded")),
+            *(call(("width * 2",)), call((), dim="size"), call(("dim",))),
+        ],
         "forward": [{"args": [], "kwargs": [], "init": {"args": ["9"], "kwargs": {}}}],
     }
     starts = [start for _, start in search(made("dim", "self.dim = dim"), **hints).constructor.starts()]
     assert starts == [
-        *(Arguments((text,)) for text in ("9", "7", "32 * 2")),
+        *(Arguments((text,)) for text in ("9", "7", "96", "11", "32 * 2")),
         *(Arguments(kwargs=(("dim", text),)) for text in ("96", "96")),
     ]
     block = made("embed_dim=768, act='x'", "self.dim = embed_dim")
