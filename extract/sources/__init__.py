@@ -16,7 +16,6 @@ from extract.sources.contents import (
     SourceFile,
     check_bounds,
     keep_paths,
-    list_files,
     make_source,
 )
 from extract.sources.git import find_commit
@@ -126,8 +125,9 @@ def read_folder(spec: str) -> PackageSource:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from error
     if not python:
         raise UserError(f"{spec}: holds no Python code (tests, docs, examples and benchmarks aside)")
-    files = list_files(python, within=root.name if "__init__.py" in python else "")
-    return make_source(root, files, read_facts(texts), name=root.name or "root", kind="folder", version="", origin="")
+    within = root.name if "__init__.py" in python else ""
+    about = {"root": root, "name": root.name or "root", "kind": "folder", "version": "", "origin": ""}
+    return make_source(python, read_facts(texts), within=within, **about)
 
 
 def walk(root: Path) -> Iterator[str]:

@@ -8,13 +8,12 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from extract.sources.layout import Roots
-from extract.sources.metadata import PackageFacts
+from extract.sources.metadata import PackageFacts, Roots
 from lemur_core.files.cache import read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import may_hold_secrets
@@ -51,7 +50,7 @@ class PackageSource:
     digest: str  # of all files, however they were obtained: `tree_digest`
     swhid: str  # swh:1:rev:… of a commit, else swh:1:dir:… of the files
     requires: tuple[str, ...]  # PEP 508; () when unknown
-    roots: Roots = ()  # folders for `sys.path`, and folders that are renamed packages: `extract.sources.layout`
+    roots: Roots = ()  # folders for `sys.path`, and folders that are renamed packages
     priority: int = DEFAULT_PRIORITY  # bare class names are looked up in sources with smaller numbers first
     paths: tuple[str, ...] = ()  # prefixes or globs that a corpus selects; () is everything
     exclude: tuple[str, ...] = ()  # prefixes or globs that it excludes from those
@@ -141,32 +140,24 @@ _TEXTS = frozenset({".md", ".rst", ".yaml", ".yml"})
 _DATA = frozenset({".cfg", ".csv", ".ini", ".json", ".toml", ".tsv", ".txt"})
 
 
-def make_source(
-    root: Path,
-    files: tuple[SourceFile, ...],
-    facts: PackageFacts,
-    *,
-    name: str,
-    kind: Kind,
-    version: str,
-    origin: str,
-) -> PackageSource:
-    """Return the source of the files below `root`."""
-    packages = package_folders(file.path for file in files)
+def make_source(python: Mapping[str, bytes], facts: PackageFacts, *, within: str = "", **about: Any) -> PackageSource:
+    """Return the source of these Python files.
+
+    Args: within: as for `module_names`. about: `name`, `kind`, `version`, `origin` and `root` of the source.
+    """
+    packages = package_folders(python)
     roots = tuple(root for root in facts.roots if not _is_ordinary(*root, packages))
-    files = apply_roots(files, roots)
+    files = _apply_roots(list_files(python, within), roots)
     swhid = directory_swhid((file.path, file.blob) for file in files)
-    digest = tree_digest(files)
-    return PackageSource(name, kind, version, origin, facts.license, root, files, digest, swhid, facts.requires, roots)
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Files by path, relative to the root of the source."""
-
-    python: Mapping[str, bytes]
-    texts: Mapping[str, bytes]  # license files and metadata
-    others: Mapping[str, bytes] = field(default_factory=dict)  # `is_about_code`
+    return PackageSource(
+        **about,
+        license=facts.license,
+        files=files,
+        digest=tree_digest(files),
+        swhid=swhid,
+        requires=facts.requires,
+        roots=roots,
+    )
 
 
 def check_bounds(where: str, sizes: Iterable[int]) -> None:
@@ -307,7 +298,7 @@ def is_package(path: str) -> bool:
     return PurePosixPath(path).name == _INIT
 
 
-def apply_roots(files: tuple[SourceFile, ...], roots: Roots) -> tuple[SourceFile, ...]:
+def _apply_roots(files: tuple[SourceFile, ...], roots: Roots) -> tuple[SourceFile, ...]:
     """Return the files with the module names that the build settings state, where no two would be equal."""
     names = {file.path: file.module for file in files}
     for folder, package in roots:

@@ -8,21 +8,12 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from extract.sources.contents import (
-    Contents,
-    Kind,
-    PackageSource,
-    SourceFile,
-    apply_roots,
-    list_files,
-    make_source,
-    tree_digest,
-)
+from extract.sources.contents import PackageSource, SourceFile, make_source
 from extract.sources.metadata import PackageFacts
 from lemur_core.files.atomic import scratch_folder
 from lemur_core.files.cache import cache_folder, drop_damaged
@@ -30,8 +21,8 @@ from lemur_core.files.errors import UserError
 
 #: Part of the cache's path: changes in which files are kept, how modules are named or licenses are read must not
 #: mix with entries of older versions.
-FORMAT = 5
-#: Recorded fields of a package or a commit; its files are stored under the digest.
+FORMAT = 6
+#: Recorded fields of a package or a commit, besides the list of its files, which are stored under the digest.
 _RECORDED = ("name", "kind", "version", "origin", "license", "digest", "swhid", "requires", "roots")
 
 
@@ -45,25 +36,6 @@ def workspace() -> Iterator[Path]:
     """Yield a temporary folder on the cache's file system; those of dead processes are removed first."""
     with scratch_folder("source", parent=store_folder("work")) as folder:
         yield folder
-
-
-def keep_tree(contents: Contents, where: str) -> tuple[str, tuple[SourceFile, ...]]:
-    """Store the Python files in the cache, unless they are there; return their digest and listing.
-
-    Raises: UserError if there are none, or one cannot be written.
-    """
-    if not contents.python:
-        raise UserError(f"{where}: holds no Python code (tests, docs, examples and benchmarks aside)")
-    files = list_files(contents.python)
-    digest = tree_digest(files)
-    if read_listing(digest) is None:
-        with workspace() as work:
-            for path, data in contents.python.items():
-                _write(work / digest / "files" / path, data, where)
-            listing = [[file.path, file.module, file.is_package, file.blob] for file in files]
-            _write(work / digest / "listing.json", json.dumps(listing).encode(), where, sync=True)
-            place(work / digest, tree_root(digest).parent, lambda: read_listing(digest) is not None)
-    return digest, files
 
 
 def keep_files(files: Mapping[str, bytes], target: Path, where: str) -> None:
@@ -126,17 +98,6 @@ def _write(path: Path, data: bytes, where: str, *, sync: bool = False) -> None:
         raise UserError(f"{where}: {path.name} cannot be put into the cache {path.parent}: {error.strerror}") from error
 
 
-def tree_root(digest: str) -> Path:
-    """Return the folder with the files of a tree."""
-    return store_folder("trees") / digest / "files"
-
-
-def read_listing(digest: str) -> tuple[SourceFile, ...] | None:
-    """Return the listing of a tree without reading its files; None if it is not in the cache."""
-    listing = read_record(tree_root(digest).parent / "listing.json")
-    return None if listing is None else tuple(SourceFile(*entry) for entry in listing)
-
-
 def read_record(path: Path) -> Any:
     """Return the contents of a JSON file in the cache; None if it is missing or was damaged by a system crash."""
     try:
@@ -157,36 +118,37 @@ def record(path: Path, value: object) -> None:
 
 
 def keep_source(
-    contents: Contents,
-    facts: PackageFacts,
-    folder: Path,
-    where: str,
-    *,
-    name: str,
-    kind: Kind,
-    version: str,
-    origin: str,
-    revision: str = "",
+    python: Mapping[str, bytes], facts: PackageFacts, folder: Path, where: str, *, revision: str = "", **about: str
 ) -> PackageSource:
     """Store a package or a commit in the cache, with a record in `folder` under its revision, else its digest.
 
-    Raises: The same as `keep_tree`.
+    Args: python: its Python files. about: its `name`, `kind`, `version` and `origin`.
+    Raises: UserError if there are no files, they cannot be in one folder, or one cannot be written.
     """
-    digest, files = keep_tree(contents, where)
-    source = make_source(tree_root(digest), files, facts, name=name, kind=kind, version=version, origin=origin)
-    if revision:
-        source = replace(source, swhid=f"swh:1:rev:{revision}")
-    fields = {field: getattr(source, field) for field in _RECORDED} | {"name": name.rpartition("@")[0]}
-    record(folder / f"{revision or digest}.json", fields)
+    if not python:
+        raise UserError(f"{where}: holds no Python code (tests, docs, examples and benchmarks aside)")
+    try:
+        source = make_source(python, facts, root=Path(), **about)
+    except ValueError as error:  # a file that is also a folder
+        raise UserError(f"{where}: holds {error}; do not use it") from error
+    swhid = f"swh:1:rev:{revision}" if revision else source.swhid
+    source = replace(source, root=_tree(source.digest), swhid=swhid)
+    keep_files(python, source.root, where)
+    facts_of = {name: getattr(source, name) for name in _RECORDED}
+    record(folder / f"{revision or source.digest}.json", facts_of | {"files": list(map(astuple, source.files))})
     return source
+
+
+def _tree(digest: str) -> Path:
+    """Return the folder of the files with a digest: sources with equal files share it."""
+    return store_folder("trees") / digest / "files"
 
 
 def read_source(path: Path) -> PackageSource | None:
     """Return a recorded source; None if there is no record, or its tree was removed."""
-    facts = read_record(path)
-    files = None if facts is None else read_listing(facts["digest"])
-    if files is None:
+    about = read_record(path)
+    if about is None or not (root := _tree(about["digest"])).is_dir():
         return None
-    roots = tuple((folder, package) for folder, package in facts["roots"])
-    facts |= {"name": f"{facts['name']}@{facts['version']}", "requires": tuple(facts["requires"]), "roots": roots}
-    return PackageSource(**facts, root=tree_root(facts["digest"]), files=apply_roots(files, roots))
+    files = tuple(SourceFile(*file) for file in about.pop("files"))
+    about |= {"requires": tuple(about["requires"]), "roots": tuple(map(tuple, about["roots"]))}
+    return PackageSource(**about, root=root, files=files)
