@@ -1,6 +1,7 @@
 """Every SOURCE of `lemur curate`, as written on the command line, as a stream of Arrow record batches."""
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -8,11 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.sources.database import DatabaseFile, is_database
-from curate.sources.files import open_table
 from curate.sources.folders import RECORDS, ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
-from curate.sources.lemur import LemurRelease
-from curate.sources.rows import MeasuredFacts, RecordSource
+from curate.sources.lemur import DatabaseFile, LemurRelease
+from curate.sources.rows import MeasuredFacts, RecordSource, open_table
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_name, check_plain
@@ -74,7 +73,7 @@ _FORMS = (
     "SOURCE is lemur[@VERSION], lemur-db[@VERSION], a .parquet/.json/.jsonl/.csv/.db/.zst file, a folder"
     " of .py files, or hf://datasets/OWNER/NAME"
 )
-_DATABASE = (".db", ".sqlite", ".sqlite3", ".zst")
+_DATABASE = re.compile(r"\.(?:db|sqlite3?|zst)(?:-[\w.]+)?$", re.IGNORECASE)  # `ab.nn.zst-2.2.11`, too
 
 
 def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
@@ -107,17 +106,14 @@ def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
         raise UserError(f"{shown}: cannot be read: {error.strerror}; {_FORMS}") from error
     check_plain(path, inside=False)
     check_name(path.resolve() if path.is_dir() else path)
-    source = _open_folder(path, of_files) if path.is_dir() else _open_file(path)
+    if path.is_dir():
+        source = _open_folder(path, of_files)
+    else:
+        source = open_table(path) or (DatabaseFile(path) if _DATABASE.search(path.name) else None)
     if source is None:
         none = "holds no .py files (hidden folders and __pycache__ are not searched)"
         raise UserError(f"{shown}: {none if path.is_dir() else 'unknown kind of file'}; {_FORMS}")
     return source
-
-
-def _open_file(path: Path) -> RecordSource | None:
-    if (table := open_table(path)) is not None:
-        return table
-    return DatabaseFile(path) if path.name.lower().endswith(_DATABASE) or is_database(path) else None
 
 
 def _open_folder(folder: Path, of_files: Mapping[str, str]) -> RecordSource | None:

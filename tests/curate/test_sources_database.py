@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from curate.sources import open_source
-from curate.sources.database import parse_arch_uid, read_database
+from curate.sources.lemur import parse_arch_uid, read_database
 from lemur_core.files.errors import UserError
 from tests.builders.source_rows import error_of, read
 from tests.builders.suites import table

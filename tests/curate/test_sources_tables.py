@@ -68,7 +68,7 @@ def test_json_array(tmp_path: Path) -> None:
 
 
 def test_json_array_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.sources.files._ARRAY_BYTES", 1)
+    monkeypatch.setattr("curate.sources.rows._ARRAY_BYTES", 1)
     (tmp_path / "a.json").write_bytes(b"[1]")
     assert error_of(tmp_path / "a.json").endswith("write it as JSONL, one object a line")
 
@@ -79,7 +79,7 @@ def test_csv_quote_never_closed(tmp_path: Path) -> None:
 
 
 def test_csv_field_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.sources.files._FIELD_LIMIT", 100)
+    monkeypatch.setattr("curate.sources.rows._FIELD_LIMIT", 100)
     found = read_bytes(tmp_path / "a.csv", b"nn,nn_code\na," + b"x" * 101 + b"\nb,y = 1\n")
     assert [row["problem"] for row in found] == ["line 2: not a CSV record: field larger than field limit (100)", None]
 
@@ -331,7 +331,7 @@ def test_a_file_out_of_proportion_is_not_read(tmp_path: Path, name: str) -> None
 
 
 def test_a_line_longer_than_a_record_is_one_broken_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.sources.files.MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr("curate.sources.rows.MAX_RECORD_BYTES", 100)
     lines = [
         '{"nn": "a", "nn_code": "x = 1"}',
         '{"nn": "b", "nn_code": "' + "y" * 950 + '"}',
