@@ -24,11 +24,17 @@ from extract.sources.contents import (
     check_bounds,
     is_about_code,
     is_safe,
+    keep_files,
     keep_paths,
+    keep_source,
     package_folders,
+    read_record,
+    read_source,
+    record,
+    store_folder,
+    workspace,
 )
 from extract.sources.metadata import is_text, read_facts
-from extract.sources.store import keep_files, keep_source, read_record, read_source, record, store_folder, workspace
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
 

@@ -16,9 +16,17 @@ from typing import IO, BinaryIO
 from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import InvalidVersion, Version
 
-from extract.sources.contents import PackageSource, check_bounds, is_safe, keep_paths
+from extract.sources.contents import (
+    PackageSource,
+    check_bounds,
+    is_safe,
+    keep_paths,
+    keep_source,
+    read_source,
+    store_folder,
+    workspace,
+)
 from extract.sources.metadata import is_text, read_facts
-from extract.sources.store import keep_source, read_source, store_folder, workspace
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import BoundedStream, check_growth
 from lemur_core.files.pip import AbsentError, RejectedError, download, latest_version

@@ -11,8 +11,8 @@ import pytest
 from extract.proofs.runtime import original_folders
 from extract.proofs.sdists import fetch_tests
 from extract.sources import open_source
+from extract.sources.contents import store_folder
 from extract.sources.git import GitError, GitSpec, _explain, others_of, parse_git  # noqa: F401 (the page names them)
-from extract.sources.store import store_folder
 from lemur_core.files.errors import RetryableError, UserError
 from tests.builders.suites import read_table, table
 

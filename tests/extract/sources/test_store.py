@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from extract.sources import open_source
-from extract.sources.contents import PackageSource
+from extract.sources.contents import PackageSource, keep_source, read_source, store_folder
 from extract.sources.metadata import PackageFacts
-from extract.sources.store import keep_source, read_source, store_folder
 from lemur_core.files.errors import DamagedError, UserError
 
 CODE = {"pkg/__init__.py": b"", "pkg/a.py": b"x = 1\n", "b.py": b"\xff"}
