@@ -143,25 +143,23 @@ def find_source_parents(source: RecordSource) -> list[Parent]:
 
     A folder is not a parent if a file differs from its manifest: its rows then come from elsewhere.
     """
-    by_folder: dict[Path, list[Path]] = {}
-    for file in source.files():
-        for folder in file.absolute().parents:
-            if folder in by_folder or (folder / FILE_NAME).is_file():
-                by_folder.setdefault(folder, []).append(file.absolute())
-    parents = [describe_parent(folder) for folder, inside in sorted(by_folder.items()) if _lists(folder, inside)]
+    files = [file.absolute() for file in source.files()]
+    folders = sorted({folder for file in files for folder in file.parents})
+    parents = [describe_parent(folder) for folder in folders if _lists(folder, files)]
     return sorted(set(parents), key=lambda parent: (parent.kind, parent.name, parent.sha256))
 
 
 def _lists(folder: Path, files: list[Path]) -> bool:
     """Return True if a folder is finished and lists some of these files, with matching digests."""
     try:
-        manifest = read_manifest(folder)
+        manifest = read_manifest(folder) if (folder / FILE_NAME).is_file() else None
     except UserError:  # other programs use this file name too
         return False
-    stated = {item.path: item.sha256 for item in manifest.outputs}
-    listed = {file: name for file in files if (name := file.relative_to(folder).as_posix()) in stated}
-    for file, name in listed.items():
-        if not file.is_file() or sha256_file(file) != stated[name]:
+    stated = {folder / item.path: item.sha256 for item in manifest.outputs} if manifest else {}
+    listed = [file for file in files if file in stated]
+    for file in listed:
+        if not file.is_file() or sha256_file(file) != stated[file]:
+            name = file.relative_to(folder).as_posix()
             note(f"{folder}: {name} differs from its {FILE_NAME}; the folder is not named as a parent")
             return False
     return bool(listed)

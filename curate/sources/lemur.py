@@ -12,7 +12,6 @@ Source: `ab/nn/util/{ZST.py,db/{Init,Write,Read}.py}` of https://github.com/ABra
 """
 
 import email
-import functools
 import hashlib
 import itertools
 import json
@@ -21,7 +20,7 @@ import sqlite3
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -198,12 +197,12 @@ def _code_reader(
         code, uid = connection.execute(query, (name,)).fetchone() or (None, None)
         if not (isinstance(uid, bytes) and isinstance(code, bytes)):
             return code, None
-        return code, parse_arch_uid(code.decode("utf-8", "replace"), _text(uid))
+        return code, _parse_arch_uid(code.decode("utf-8", "replace"), _text(uid))
 
     return read
 
 
-def parse_arch_uid(code: str, uid: str) -> str | None:
+def _parse_arch_uid(code: str, uid: str) -> str | None:
     """Return the `arch_uid` of a network, if the id in the database is one.
 
     Up to nn-dataset 2.2 a network's id is the MD5 of its text without white space, which is independent of what it
@@ -391,7 +390,7 @@ class LemurRelease(RecordSource):
     def __init__(self, version: str = DEFAULT_VERSION) -> None:
         self.version = version
         super().__init__(f"lemur@{version}")
-        self._folder = cache_folder("lemur", _safe(version))
+        self._folder = cache_folder("lemur", str(parse_version(self.name, f"lemur@{DEFAULT_VERSION}")))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield rows ordered by task, dataset, metric, nn and epoch; ties in the order of the database.
@@ -441,17 +440,18 @@ class LemurRelease(RecordSource):
                     writer.write_batch(batch.replace_schema_metadata(schema.metadata))
         return target
 
-    @functools.cached_property
+    @cached_property
     def _wheel(self) -> tuple[Path, Input]:
-        wheel, digest = fetch_release(_safe(self.version))
+        wheel, digest = fetch_release(self._folder.name)
         return wheel, Input(name=wheel.name, sha256=digest, bytes=wheel.stat().st_size)
 
 
-def _safe(version: str) -> str:
+def parse_version(spec: str, example: str) -> Version:
+    """Return the version in `NAME@VERSION`. Raises: UsageError if it is none."""
     try:
-        return str(Version(version))
+        return Version(spec.partition("@")[2])
     except InvalidVersion as error:
-        raise UsageError(f"lemur@{version}: not a version; for example lemur@{DEFAULT_VERSION}") from error
+        raise UsageError(f"{spec}: not a version; for example {example}") from error
 
 
 def read_release(wheel: Path) -> Iterator[MeasuredFacts]:

@@ -17,12 +17,12 @@ from huggingface_hub.hf_api import RepoFile
 from packaging.version import InvalidVersion, Version
 
 from curate.sources.folders import RECORDS
-from curate.sources.lemur import read_database, read_measured, unpack
+from curate.sources.lemur import parse_version, read_database, read_measured, unpack
 from curate.sources.rows import FileSource, MeasuredFacts, RowSource, SourceRow, open_table
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import RetryableError, UsageError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from manifests.folders.manifest import FILE_NAME, Input
@@ -112,14 +112,10 @@ class LemurDatabase(RowSource):
     """
 
     def __init__(self, version: str | None = None, *, hub: Hub | None = None) -> None:
-        parsed = None if version is None else _parse_version(version)
-        if version is not None and parsed is None:
-            raise UsageError(
-                f"lemur-db@{version}: not a version; for example lemur-db@2.2.11, or lemur-db for the newest"
-            )
-        self._version = parsed
+        example = "lemur-db@2.2.11, or lemur-db for the newest"
+        self._version = None if version is None else parse_version(f"lemur-db@{version}", example)
         self._hub = hub or Hub()
-        super().__init__("lemur-db" if parsed is None else f"lemur-db@{parsed}")
+        super().__init__("lemur-db" if self._version is None else f"lemur-db@{self._version}")
 
     def read_rows(self) -> Iterator[SourceRow]:
         """Yield the rows of the cached database; fetch it first if necessary.
@@ -206,17 +202,13 @@ def _list_versions(hub: Hub) -> tuple[str, str, dict[Version, RepoFile]]:
     about = api.model_info(REPOSITORY, timeout=hub.answer_seconds)
     assert about.sha is not None
     tree = api.list_repo_tree(REPOSITORY, revision=about.sha, repo_type=_REPO_TYPE)
-    packed = [item for item in tree if isinstance(item, RepoFile) and item.path.startswith(_PREFIX)]
-    files = {version: item for item in packed if (version := _parse_version(item.path.removeprefix(_PREFIX)))}
+    files = {}
+    for item in tree:
+        if isinstance(item, RepoFile) and item.path.startswith(_PREFIX):
+            with contextlib.suppress(InvalidVersion):
+                files[Version(item.path.removeprefix(_PREFIX))] = item
     stated = getattr(about.card_data, "license", None)
     return about.sha, license_of_fields(stated if isinstance(stated, str) else "", "", []), files
-
-
-def _parse_version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
 
 
 def _check_download(packed: Path, file: RepoFile, what: str, name: str) -> Input:

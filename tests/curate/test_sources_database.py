@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from curate.sources import open_source
-from curate.sources.lemur import parse_arch_uid, read_database
+from curate.sources.lemur import read_database
 from lemur_core.files.errors import UserError
 from tests.builders.source_rows import error_of, read
 from tests.builders.suites import table
@@ -170,17 +170,12 @@ def test_older_database_without_an_index_of_hyperparameters(tmp_path: Path) -> N
     assert json.loads(with_index[9]["prm"]) == {"lr": 9 / 8}
 
 
-def test_arch_uid_of() -> None:
-    code = "import torch\n\nx = 1\n"
-    assert parse_arch_uid(code, md5(code)) is None
-    assert parse_arch_uid(code, "c" * 32) == "c" * 32
-    assert parse_arch_uid(code, "") is None
-
-
 def test_arch_uid_is_the_id_of_a_newer_database(tmp_path: Path) -> None:
-    codes = {"a": "x = 1", "b": "x  =  1 # b", "c": "def f(:"}
-    path = make(tmp_path / "ab.nn.db", codes, [run(name) for name in codes], ids={"a": "c" * 32, "b": "c" * 32})
-    assert {row["nn"]: row["arch_uid"] for row in read(path)} == {"a": "c" * 32, "b": "c" * 32, "c": None}
+    codes = {"a": "x = 1", "b": "x  =  1 # b", "c": "def f(:", "d": "import torch\n\nx = 1\n"}
+    ids = {"a": "c" * 32, "b": "c" * 32, "d": ""}
+    path = make(tmp_path / "ab.nn.db", codes, [run(name) for name in codes], ids=ids)
+    found = {row["nn"]: row["arch_uid"] for row in read(path)}
+    assert found == {"a": "c" * 32, "b": "c" * 32, "c": None, "d": None}
 
 
 def test_arch_uid_as_a_column_of_its_own(tmp_path: Path) -> None:
