@@ -18,7 +18,6 @@ from curate.sources import open_source
 from curate.sources.lemur import read_database
 from lemur_core.files.errors import UserError
 from tests.builders.source_rows import error_of, read
-from tests.builders.suites import table
 
 zstandard = pytest.importorskip("zstandard", reason="needs the extra lemur-db")
 
@@ -267,12 +266,21 @@ def test_a_locked_database_is_not_called_damaged(tmp_path: Path, monkeypatch: py
     assert len(read(path)) == 1
 
 
-@table(__file__, "sources_database.md", "Runs that are no rows", globals())
-def test_runs_that_are_no_rows(tmp_path: Path, runs: list[Run], reason: str) -> None:
-    path = make(tmp_path / "ab.nn.db", {"n": "x = 1"}, runs)
-    with pytest.raises(UserError) as caught:
-        read(path)
-    assert str(caught.value) == f"{path}: {reason}"
+@pytest.mark.parametrize(
+    ("runs", "count"),
+    [
+        ([run("n", None), run("m", None)], "2 runs"),
+        ([run("n", float("nan"))], "1 run"),
+        ([run("n", None), ("n", None, "d", "acc", 1, 0.5, 1, "t", "u")], "2 runs"),
+        ([], ""),
+    ],
+)
+def test_runs_that_are_no_rows(tmp_path: Path, runs: list[Run], count: str) -> None:
+    said = error_of(make(tmp_path / "ab.nn.db", {"n": "x = 1"}, runs))
+    none = "none has a value in each of the columns accuracy, task, dataset, metric, nn, epoch, so there are no rows"
+    assert said == f"{tmp_path}/ab.nn.db: " + (
+        f"of {count} {none}" if count else "holds no rows; name a SOURCE that does"
+    )
 
 
 def test_a_database_out_of_proportion_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
