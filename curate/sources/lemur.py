@@ -45,7 +45,6 @@ from lemur_core.files.foreign import check_growth, decode_python
 from lemur_core.files.markdown import plural
 from lemur_core.files.pip import DEFAULT_VERSION, fetch_release, list_releases
 from lemur_core.files.progress import note, progress
-from lemur_core.files.foreign import decode_python
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
 from manifests.records import drop_outcomes
@@ -78,10 +77,8 @@ _RUNS = f"""
 
 _SQLITE, _ZSTANDARD = b"SQLite format 3\x00", b"\x28\xb5\x2f\xfd"
 _SORT_KIB = 1 << 16  # memory for sorting runs; more uses a temporary file
-_CACHED_CODES, _CACHED_PARAMETERS = (
-    128,
-    4_096,
-)  # networks and runs whose code and hyperparameters are cached: neighbors share them
+#: Networks and runs whose code and hyperparameters are cached: neighbors share them.
+_CACHED_CODES, _CACHED_PARAMETERS = 128, 4_096
 
 
 def read_database(path: Path, where: str) -> Iterator[SourceRow]:
