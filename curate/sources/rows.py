@@ -8,8 +8,8 @@ record that is longer than its block or has another number of fields, or for a b
 import contextlib
 import csv
 import gzip
-import io
 import hashlib
+import io
 import json
 import math
 import numbers
