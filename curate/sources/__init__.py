@@ -1,6 +1,7 @@
 """Every SOURCE of `lemur curate`, as written on the command line, as a stream of Arrow record batches."""
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -8,11 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.sources.database import DatabaseFile, is_database
-from curate.sources.files import open_table
 from curate.sources.folders import RECORDS, ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
-from curate.sources.lemur import LemurRelease
-from curate.sources.rows import MeasuredFacts, RecordSource
+from curate.sources.lemur import DatabaseFile, LemurRelease
+from curate.sources.rows import MeasuredFacts, RecordSource, open_table
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_name, check_plain
@@ -74,7 +73,7 @@ _FORMS = (
     "SOURCE is lemur[@VERSION], lemur-db[@VERSION], a .parquet/.json/.jsonl/.csv/.db/.zst file, a folder"
     " of .py files, or hf://datasets/OWNER/NAME"
 )
-_DATABASE = (".db", ".sqlite", ".sqlite3", ".zst")
+_DATABASE = re.compile(r"\.(?:db|sqlite3?|zst)(?:-[\w.]+)?$", re.IGNORECASE)  # `ab.nn.zst-2.2.11`, too
 
 
 def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
@@ -107,17 +106,14 @@ def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
         raise UserError(f"{shown}: cannot be read: {error.strerror}; {_FORMS}") from error
     check_plain(path, inside=False)
     check_name(path.resolve() if path.is_dir() else path)
-    source = _open_folder(path, of_files) if path.is_dir() else _open_file(path)
+    if path.is_dir():
+        source = _open_folder(path, of_files)
+    else:
+        source = open_table(path) or (DatabaseFile(path) if _DATABASE.search(path.name) else None)
     if source is None:
         none = "holds no .py files (hidden folders and __pycache__ are not searched)"
         raise UserError(f"{shown}: {none if path.is_dir() else 'unknown kind of file'}; {_FORMS}")
     return source
-
-
-def _open_file(path: Path) -> RecordSource | None:
-    if (table := open_table(path)) is not None:
-        return table
-    return DatabaseFile(path) if path.name.lower().endswith(_DATABASE) or is_database(path) else None
 
 
 def _open_folder(folder: Path, of_files: Mapping[str, str]) -> RecordSource | None:
@@ -147,25 +143,23 @@ def find_source_parents(source: RecordSource) -> list[Parent]:
 
     A folder is not a parent if a file differs from its manifest: its rows then come from elsewhere.
     """
-    by_folder: dict[Path, list[Path]] = {}
-    for file in source.files():
-        for folder in file.absolute().parents:
-            if folder in by_folder or (folder / FILE_NAME).is_file():
-                by_folder.setdefault(folder, []).append(file.absolute())
-    parents = [describe_parent(folder) for folder, inside in sorted(by_folder.items()) if _lists(folder, inside)]
+    files = [file.absolute() for file in source.files()]
+    folders = sorted({folder for file in files for folder in file.parents})
+    parents = [describe_parent(folder) for folder in folders if _lists(folder, files)]
     return sorted(set(parents), key=lambda parent: (parent.kind, parent.name, parent.sha256))
 
 
 def _lists(folder: Path, files: list[Path]) -> bool:
     """Return True if a folder is finished and lists some of these files, with matching digests."""
     try:
-        manifest = read_manifest(folder)
+        manifest = read_manifest(folder) if (folder / FILE_NAME).is_file() else None
     except UserError:  # other programs use this file name too
         return False
-    stated = {item.path: item.sha256 for item in manifest.outputs}
-    listed = {file: name for file in files if (name := file.relative_to(folder).as_posix()) in stated}
-    for file, name in listed.items():
-        if not file.is_file() or sha256_file(file) != stated[name]:
+    stated = {folder / item.path: item.sha256 for item in manifest.outputs} if manifest else {}
+    listed = [file for file in files if file in stated]
+    for file in listed:
+        if not file.is_file() or sha256_file(file) != stated[file]:
+            name = file.relative_to(folder).as_posix()
             note(f"{folder}: {name} differs from its {FILE_NAME}; the folder is not named as a parent")
             return False
     return bool(listed)

@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote
 
-from curate.sources.files import describe_file, open_table, read_parquet
-from curate.sources.rows import COLUMNS, MAX_RECORD_BYTES, RowSource, SourceRow, build_broken_row, read_row
+from curate.sources.rows import (
+    COLUMNS,
+    MAX_RECORD_BYTES,
+    RowSource,
+    SourceRow,
+    build_broken_row,
+    describe_file,
+    open_table,
+    read_parquet,
+    read_row,
+)
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import decode_python, locate_inside

@@ -1,20 +1,26 @@
-"""Rows of a released LEMUR corpus, read straight from the `nn-dataset` wheel, which is never installed or imported.
+"""Rows of LEMUR: of a release, read straight from its wheel, and of a database, as nn-dataset writes both.
 
-A folder `ab/nn/stat/train/TASK_DATASET_METRIC_NN` holds one `EPOCH.json` per epoch: a list of trials. The API loads
-them all into SQLite; so is done here, once, in tables like its own, and the rows are those of that database.
+A database is a SQLite file, plain (`ab.nn.db`) or compressed by Zstandard. Its rows are those that
+`ab.nn.api.data(only_best_accuracy=True)` returns, in its order: for each (task, dataset, metric, nn, epoch) every run
+that reaches the maximum accuracy. They are read in one sorted pass, a network's code and a run's hyperparameters as
+they come up, so that memory does not grow with the database.
 
-Source: `ab/nn/util/db/{Write,Read}.py` of https://github.com/ABrain-One/nn-dataset
+The wheel is never installed or imported. A folder `ab/nn/stat/train/TASK_DATASET_METRIC_NN` in it holds one
+`EPOCH.json` per epoch: a list of trials. The API loads them all into SQLite; so is done here, once.
+
+Source: `ab/nn/util/{ZST.py,db/{Init,Write,Read}.py}` of https://github.com/ABrain-One/nn-dataset
 """
 
 import email
-import functools
 import hashlib
+import itertools
 import json
 import re
 import sqlite3
 import zipfile
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,16 +28,282 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from packaging.version import InvalidVersion, Version
 
-from curate.sources.database import DatabaseFile
-from curate.sources.rows import BATCH_ROWS, ROW_SCHEMA, MeasuredFacts, RecordSource
-from lemur_core.files.atomic import atomic_file, scratch_folder
-from lemur_core.files.cache import cache_folder, read_cached
-from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.foreign import decode_python
+from curate.sources.rows import (
+    BATCH_ROWS,
+    ROW_SCHEMA,
+    FileSource,
+    MeasuredFacts,
+    RecordSource,
+    SourceRow,
+    read_errors,
+    read_row,
+)
+from lemur_core.files.atomic import atomic_file, scratch_folder, sha256_file
+from lemur_core.files.cache import cache_folder, drop_damaged, is_cached, read_cached
+from lemur_core.files.errors import DamagedError, UsageError, UserError
+from lemur_core.files.foreign import check_growth, decode_python
+from lemur_core.files.markdown import plural
 from lemur_core.files.pip import DEFAULT_VERSION, fetch_release, list_releases
-from lemur_core.files.progress import progress
+from lemur_core.files.progress import note, progress
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
+from manifests.records import drop_outcomes
+
+# --- databases --------------------------------------------------------------------------------------------------------
+
+#: The columns read of each table; others may be present.
+_READ = {
+    "stat": ("id", "accuracy", "epoch", "duration", "task", "dataset", "metric", "nn", "transform", "prm"),
+    "nn": ("name", "code"),
+    "prm": ("uid", "name", "value"),
+}
+#: The tables of measurements besides training, by the column that names the network or a training run of it.
+_MEASURED = {
+    "run": "model_name",
+    "tflite": "model_name",
+    "prun": "model_name",
+    "nn_stat": "nn_name",
+    **dict.fromkeys(("train_stat", "layer_stat", "per_layer_stat"), "stat_id"),
+}
+
+_CONFIGURATION = ("task", "dataset", "metric", "nn", "epoch")
+_NEEDED = ("accuracy", *_CONFIGURATION)
+#: The best runs of each configuration come first; ties in the order of the index that LEMUR's query uses.
+_RUNS = f"""
+    SELECT {", ".join(_CONFIGURATION)}, duration, prm, accuracy FROM stat
+    WHERE {" AND ".join(f"{name} IS NOT NULL" for name in _NEEDED)}
+    ORDER BY {", ".join(_CONFIGURATION)}, accuracy DESC, transform, duration, id
+"""
+
+_SQLITE, _ZSTANDARD = b"SQLite format 3\x00", b"\x28\xb5\x2f\xfd"
+_SORT_KIB = 1 << 16  # memory for sorting runs; more uses a temporary file
+#: Networks and runs whose code and hyperparameters are cached: neighbors share them.
+_CACHED_CODES, _CACHED_PARAMETERS = 128, 4_096
+
+
+def read_database(path: Path, where: str) -> Iterator[SourceRow]:
+    """Yield the rows of a database, opened read-only.
+
+    Args: where: its name in messages.
+    Raises: UserError if it is not a SQLite database, not one of LEMUR, or locked; or if none of its runs is a row.
+    """
+    rows = 0
+    with _open(path, where) as connection, progress("reading LEMUR's runs", None, "best runs") as advance:
+        columns = _check_tables(connection, where)
+        read_code, read_parameters = _code_reader(connection, columns), _parameter_reader(connection)
+        runs = connection.execute(_RUNS)
+        names = [name for name, *_ in runs.description]
+        for _, same in itertools.groupby(runs, lambda run: run[: len(_CONFIGURATION)]):
+            best = None
+            for run in same:
+                row = dict(zip(names, run, strict=True))
+                best = row["accuracy"] if best is None else best
+                if row["accuracy"] != best:
+                    break
+                code, arch_uid = read_code(row["nn"])
+                yield read_row({**row, "nn_code": code, "arch_uid": arch_uid, "prm": read_parameters(row["prm"])})
+                rows += 1
+                advance(1)
+        total = connection.execute("SELECT COUNT(*) FROM stat").fetchone()[0]
+    if total and not rows:
+        none = f"of {plural(total, 'run')} none has a value in each of the columns {', '.join(_NEEDED)}"
+        raise UserError(f"{where}: {none}, so there are no rows")
+
+
+def read_measured(path: Path, where: str) -> Iterator[MeasuredFacts]:
+    """Yield the measurements in a database, table by table. Raises: UserError if it cannot be read."""
+    with _open(path, where) as connection:
+        connection.text_factory = lambda value: value.decode("utf-8", "backslashreplace")
+        for table, column in _MEASURED.items():
+            columns = _columns(connection, table)
+            if column not in columns:
+                continue
+            nn = f"own.{column}" if column != "stat_id" else "(SELECT nn FROM stat WHERE stat.id = own.stat_id)"
+            order = ", ".join(f"own.{name}" for name in ("id", "stat_id") if name in columns) or "own.rowid"
+            for name, *values in connection.execute(f"SELECT {nn}, own.* FROM {table} AS own ORDER BY {order}"):
+                facts = {key: value for key, value in zip(columns, values, strict=True) if value is not None}
+                place = "/".join(str(facts[key]) for key in ("stat_id", "id") if key in facts)
+                yield MeasuredFacts(str(name or ""), table, place, facts)
+
+
+#: Advice for errors that leave the file sound.
+_ADVICE = {
+    sqlite3.SQLITE_FULL: "free space for temporary files (TMPDIR)",
+    sqlite3.SQLITE_NOMEM: "free memory",
+    **dict.fromkeys(
+        (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
+        "another program writes to it: wait for it or end it, then run again",
+    ),
+    **dict.fromkeys(
+        (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY),
+        "check its permissions and those of its folder",
+    ),
+}
+
+
+@contextmanager
+def _open(path: Path, where: str) -> Iterator[sqlite3.Connection]:
+    """Yield a read-only connection; report errors of SQLite in the block as one line."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.text_factory = bytes  # a file may claim falsely that its text is UTF-8
+            connection.execute(f"PRAGMA cache_size = -{_SORT_KIB}")
+            yield connection
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest of the bits are details
+        message = f"{where}: cannot be read as a SQLite database: {error}"
+        if code in _ADVICE or not is_cached(path):
+            raise UserError(f"{message}; {_ADVICE.get(code, 'write or fetch it again')}") from error
+        drop_damaged(path)
+        raise DamagedError(f"{message}; write or fetch it again") from error
+
+
+def _check_tables(connection: sqlite3.Connection, where: str) -> list[str]:
+    """Return the columns of table `nn`, if all required ones are present."""
+    tables = sorted(_names(connection, "SELECT name FROM sqlite_master WHERE type = 'table'"))
+    for table, wanted in _READ.items():
+        if table not in tables:
+            known = ", ".join(tables) or "none"
+            raise UserError(f"{where}: no table {table!r}, so not a LEMUR database; it has {known}")
+        if missing := [name for name in wanted if name not in _columns(connection, table)]:
+            raise UserError(f"{where}: table {table!r} has no column {missing[0]!r}, so not a LEMUR database")
+    return _columns(connection, "nn")
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return _names(connection, f"SELECT name FROM pragma_table_info('{table}')")
+
+
+def _names(connection: sqlite3.Connection, query: str) -> list[str]:
+    return [str(_text(name)) for (name,) in connection.execute(query)]
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+
+
+def _code_reader(
+    connection: sqlite3.Connection, columns: list[str]
+) -> Callable[[bytes], tuple[bytes | None, str | None]]:
+    """Return a function from a network's name to its code and `arch_uid`."""
+    identity = "arch_uid" if "arch_uid" in columns else "id" if "id" in columns else "NULL"
+
+    @lru_cache(maxsize=_CACHED_CODES)
+    def read(name: bytes) -> tuple[bytes | None, str | None]:
+        query = f"SELECT code, {identity} FROM nn WHERE name = CAST(? AS TEXT)"
+        code, uid = connection.execute(query, (name,)).fetchone() or (None, None)
+        if not (isinstance(uid, bytes) and isinstance(code, bytes)):
+            return code, None
+        return code, _parse_arch_uid(code.decode("utf-8", "replace"), _text(uid))
+
+    return read
+
+
+def _parse_arch_uid(code: str, uid: str) -> str | None:
+    """Return the `arch_uid` of a network, if the id in the database is one.
+
+    Up to nn-dataset 2.2 a network's id is the MD5 of its text without white space, which is independent of what it
+    computes; later it is a certificate of its architecture, except for code that allows none.
+    """
+    plain = hashlib.md5("".join(code.split()).encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+    return uid if uid and uid != plain else None
+
+
+def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]:
+    """Return a function from a run's parameter id to its hyperparameters as JSON; the greatest value wins.
+
+    Runs of the same hyperparameters share the id, and their outcomes are mixed: those of a single run are read.
+    """
+    table = "prm"
+    first = "FROM pragma_index_list('prm') AS list, pragma_index_info(list.name) AS part WHERE part.seqno = 0"
+    if "uid" not in _names(connection, f"SELECT part.name {first} AND part.name IS NOT NULL"):
+        connection.execute("CREATE TEMP TABLE by_uid AS SELECT uid, name, MAX(value) AS value FROM prm GROUP BY 1, 2")
+        connection.execute("CREATE INDEX temp.of_uid ON by_uid (uid, name, value)")
+        table = "by_uid"
+
+    @lru_cache(maxsize=_CACHED_PARAMETERS)
+    def read(uid: object) -> str:
+        query = f"SELECT name, MAX(value) FROM {table} WHERE uid = CAST(? AS TEXT) GROUP BY name"
+        values = {_text(name): _text(value) for name, value in connection.execute(query, (uid,))}
+        own = drop_outcomes(values)
+        return json.dumps(own if len(own) < len(values) and is_shared(uid) else values, sort_keys=True)
+
+    def is_shared(uid: object) -> bool:
+        """Return whether several runs have a parameter id; the first call scans the runs."""
+        connection.execute("CREATE TEMP TABLE IF NOT EXISTS runs AS SELECT CAST(prm AS TEXT) AS uid FROM stat")
+        connection.execute("CREATE INDEX IF NOT EXISTS temp.runs_of_uid ON runs (uid)")
+        return len(connection.execute("SELECT 1 FROM runs WHERE uid = CAST(? AS TEXT) LIMIT 2", (uid,)).fetchall()) > 1
+
+    return read
+
+
+#: Bytes decompressed at a time: Zstandard writes 128 KiB of one byte as four, so this gives 64 MiB at most.
+_CHUNK = 2_048
+
+
+def unpack(packed: Path, target: Path, where: str) -> None:
+    """Decompress a database into a file, atomically.
+
+    Args: where: the packed file's name in messages.
+    Raises: UserError if it is not a complete Zstandard file of a SQLite database, its content is out of proportion or
+        does not fit on the disk, or the package that decompresses is not installed.
+    """
+    try:
+        import zstandard
+    except ImportError as error:
+        raise UserError(f"{where}: needs zstandard to decompress: pip install 'lemur-curator[lemur-db]'") from error
+    with read_errors(where), packed.open("rb") as file, atomic_file(target) as part, part.open("wb") as out:
+        frame, begun, size, packed_size = None, b"", 0, 0
+        try:
+            while chunk := file.read(_CHUNK):
+                packed_size += len(chunk)
+                while chunk:  # a file may be a sequence of frames, and each needs a decompressor of its own
+                    frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                    piece = frame.decompress(chunk)
+                    begun += piece[: max(0, len(_SQLITE) - len(begun))]
+                    # Refuse at the first bytes: gigabytes of something else would fill the disk.
+                    if not _SQLITE.startswith(begun):
+                        raise UserError(f"{where}: holds no SQLite database; name LEMUR's ab.nn.db or ab.nn.zst")
+                    size += len(piece)
+                    check_growth(where, packed_size, size)
+                    try:
+                        out.write(piece)
+                    except OSError as error:
+                        advice = "free space, or set LEMUR_CURATOR_CACHE"
+                        raise UserError(f"{target.parent}: {error.strerror}; {advice}") from error
+                    chunk = frame.unused_data if frame.eof else b""
+                    frame = None if frame.eof else frame
+        except zstandard.ZstdError as error:
+            raise UserError(f"{where}: cannot be decompressed: {error}; fetch it again") from error
+        if frame is not None or begun != _SQLITE:
+            raise UserError(f"{where}: ends before its content does, after {size:,} bytes of it; fetch it again")
+
+
+class DatabaseFile(FileSource):
+    """A LEMUR database on this machine. A compressed one is decompressed once, into the cache."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, lambda path, where: read_database(_find_plain(path, where), where))
+
+    def measurements(self) -> Iterator[MeasuredFacts]:
+        """Yield the measurements of the database. Raises: UserError as `read_rows` does."""
+        return read_measured(_find_plain(self._path, self.where), self.where)
+
+
+def _find_plain(path: Path, where: str) -> Path:
+    """Return the database itself, or if it is compressed, its plain form in the cache."""
+    with read_errors(where), path.open("rb") as file:
+        if file.read(len(_ZSTANDARD)) != _ZSTANDARD:
+            return path
+        digest = sha256_file(path)
+    target = cache_folder("lemur-db") / f"{digest[:16]}.db"
+    if not target.is_file():
+        note(f"{where}: decompressing into {target.parent}")
+        unpack(path, target, where)
+    return target
+
+
+# --- releases ---------------------------------------------------------------------------------------------------------
 
 _CODES, _STAT = "ab/nn/nn/", "ab/nn/stat/"
 #: Statistics of training, which are rows of networks. Up to release 2.0.6 the folders were in `stat/` itself.
@@ -115,7 +387,7 @@ class LemurRelease(RecordSource):
     def __init__(self, version: str = DEFAULT_VERSION) -> None:
         self.version = version
         super().__init__(f"lemur@{version}")
-        self._folder = cache_folder("lemur", _safe(version))
+        self._folder = cache_folder("lemur", str(parse_version(self.name, f"lemur@{DEFAULT_VERSION}")))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield rows ordered by task, dataset, metric, nn and epoch; ties in the order of the database.
@@ -165,17 +437,18 @@ class LemurRelease(RecordSource):
                     writer.write_batch(batch.replace_schema_metadata(schema.metadata))
         return target
 
-    @functools.cached_property
+    @cached_property
     def _wheel(self) -> tuple[Path, Input]:
-        wheel, digest = fetch_release(_safe(self.version))
+        wheel, digest = fetch_release(self._folder.name)
         return wheel, Input(name=wheel.name, sha256=digest, bytes=wheel.stat().st_size)
 
 
-def _safe(version: str) -> str:
+def parse_version(spec: str, example: str) -> Version:
+    """Return the version in `NAME@VERSION`. Raises: UsageError if it is none."""
     try:
-        return str(Version(version))
+        return Version(spec.partition("@")[2])
     except InvalidVersion as error:
-        raise UsageError(f"lemur@{version}: not a version; for example lemur@{DEFAULT_VERSION}") from error
+        raise UsageError(f"{spec}: not a version; for example {example}") from error
 
 
 def read_release(wheel: Path) -> Iterator[MeasuredFacts]:

@@ -7,6 +7,7 @@ version and content.
 Source: `ab/nn/util/{Const.py,hf/{DB_from_HF,HF}.py}` of https://github.com/ABrain-One/nn-dataset
 """
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
@@ -14,16 +15,14 @@ from pathlib import Path
 
 from huggingface_hub.hf_api import RepoFile
 from packaging.version import InvalidVersion, Version
-from pydantic import ValidationError
 
-from curate.sources.database import read_database, read_measured, unpack
-from curate.sources.files import FileSource, open_table
 from curate.sources.folders import RECORDS
-from curate.sources.rows import MeasuredFacts, RowSource, SourceRow
+from curate.sources.lemur import parse_version, read_database, read_measured, unpack
+from curate.sources.rows import FileSource, MeasuredFacts, RowSource, SourceRow, open_table
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
-from lemur_core.files.errors import RetryableError, UsageError, UserError
+from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from manifests.folders.manifest import FILE_NAME, Input
@@ -113,14 +112,10 @@ class LemurDatabase(RowSource):
     """
 
     def __init__(self, version: str | None = None, *, hub: Hub | None = None) -> None:
-        parsed = None if version is None else _parse_version(version)
-        if version is not None and parsed is None:
-            raise UsageError(
-                f"lemur-db@{version}: not a version; for example lemur-db@2.2.11, or lemur-db for the newest"
-            )
-        self._version = parsed
+        example = "lemur-db@2.2.11, or lemur-db for the newest"
+        self._version = None if version is None else parse_version(f"lemur-db@{version}", example)
         self._hub = hub or Hub()
-        super().__init__("lemur-db" if parsed is None else f"lemur-db@{parsed}")
+        super().__init__("lemur-db" if self._version is None else f"lemur-db@{self._version}")
 
     def read_rows(self) -> Iterator[SourceRow]:
         """Yield the rows of the cached database; fetch it first if necessary.
@@ -145,10 +140,8 @@ class LemurDatabase(RowSource):
 
     @cached_property
     def _database(self) -> tuple[Path, _Facts]:
-        cached = [found for folder in cache_folder("lemur-db").glob("*-*") if (found := _find_cached(folder))]
-        cached.sort(key=lambda item: item[0].stat().st_mtime_ns)  # of two copies of a version, the newer one
         with self._hub.session():
-            path, facts = self._find_or_fetch({Version(item[1].version): item for item in cached})
+            path, facts = self._find_or_fetch(_list_cached())
         self.name = self.where = f"lemur-db@{facts.version}"
         return path, facts
 
@@ -169,18 +162,18 @@ class LemurDatabase(RowSource):
             note(f"{self.name}: the Hub cannot be reached; {which} is read ({copy[1].packed.sha256[:16]}…)")
             return copy
         if not files:
-            raise UserError(
-                f"{REPOSITORY}: holds no file {_PREFIX}VERSION; curate a release instead: lemur curate lemur"
-            )
+            advice = "curate a release instead: lemur curate lemur"
+            raise UserError(f"{REPOSITORY}: holds no file {_PREFIX}VERSION; {advice}")
         version = self._version or max(files)
         if version not in files:
             known = ", ".join(files[version].path.removeprefix(_PREFIX) for version in sorted(files))
             raise UserError(f"{self.name}: no such version; {REPOSITORY} has {known}")
         file = files[version]
         name = file.path.removeprefix(_PREFIX)
-        folder = cache_folder("lemur-db", f"{name}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}")
-        if (found := _find_cached(folder)) is not None:
-            return found
+        content = f"{name}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}"
+        if (copy := cached.get(version)) is not None and copy[0].parent.name == content:
+            return copy
+        folder = cache_folder("lemur-db", content)
         what = f"lemur-db@{name}"
         note(f"fetching {file.path} ({file.size / 1e6:,.0f} MB) from {REPOSITORY}")
         with scratch_folder("download", parent=folder) as scratch:
@@ -193,32 +186,29 @@ class LemurDatabase(RowSource):
         return folder / _DATABASE, facts
 
 
+def _list_cached() -> dict[Version, tuple[Path, _Facts]]:
+    """Return the complete databases in the cache; of two of a version the newer one."""
+    found = {}
+    for path in sorted(cache_folder("lemur-db").glob(f"*/{_DATABASE}"), key=lambda path: path.stat().st_mtime_ns):
+        with contextlib.suppress(OSError, ValueError):  # the facts are not there, or damaged
+            facts = _Facts.model_validate_json((path.parent / _FACTS).read_bytes())
+            found[Version(facts.version)] = path, facts
+    return found
+
+
 def _list_versions(hub: Hub) -> tuple[str, str, dict[Version, RepoFile]]:
     """Return the newest commit of LEMUR's repository, the license on its card, and its databases by version."""
     api = hub.api()
     about = api.model_info(REPOSITORY, timeout=hub.answer_seconds)
     assert about.sha is not None
     tree = api.list_repo_tree(REPOSITORY, revision=about.sha, repo_type=_REPO_TYPE)
-    packed = [item for item in tree if isinstance(item, RepoFile) and item.path.startswith(_PREFIX)]
-    files = {version: item for item in packed if (version := _parse_version(item.path.removeprefix(_PREFIX)))}
+    files = {}
+    for item in tree:
+        if isinstance(item, RepoFile) and item.path.startswith(_PREFIX):
+            with contextlib.suppress(InvalidVersion):
+                files[Version(item.path.removeprefix(_PREFIX))] = item
     stated = getattr(about.card_data, "license", None)
     return about.sha, license_of_fields(stated if isinstance(stated, str) else "", "", []), files
-
-
-def _parse_version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
-
-
-def _find_cached(folder: Path) -> tuple[Path, _Facts] | None:
-    """Return the database in a folder of the cache, if it is complete."""
-    try:
-        facts = _Facts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValidationError):
-        return None
-    return (folder / _DATABASE, facts) if (folder / _DATABASE).is_file() else None
 
 
 def _check_download(packed: Path, file: RepoFile, what: str, name: str) -> Input:

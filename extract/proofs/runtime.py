@@ -34,11 +34,21 @@ from packaging.version import Version
 from extract.proofs.sdists import read_sdist, remembering_absence
 from extract.resolve.distributions import find_extra, find_requirement
 from extract.sources import PackageSource, walk
-from extract.sources.contents import MAX_FILE_BYTES, MAX_TOTAL_BYTES, is_about_code, is_safe
+from extract.sources.contents import (
+    MAX_FILE_BYTES,
+    MAX_TOTAL_BYTES,
+    is_about_code,
+    is_safe,
+    is_whole,
+    keep_files,
+    place,
+    read_record,
+    record,
+    workspace,
+)
 from extract.sources.git import others_of
 from extract.sources.metadata import PackageFacts, read_facts
 from extract.sources.package import is_plain, module_path
-from extract.sources.store import is_whole, keep_files, place, read_record, record, workspace
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError

@@ -16,11 +16,19 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from extract.sources.contents import PackageSource, is_about_code, is_test
+from extract.sources.contents import (
+    PackageSource,
+    is_about_code,
+    is_test,
+    is_whole,
+    keep_files,
+    read_record,
+    record,
+    workspace,
+)
 from extract.sources.git import fetch_files
 from extract.sources.metadata import PackageFacts, is_text, read_facts
 from extract.sources.package import read_archive
-from extract.sources.store import is_whole, keep_files, read_record, record, workspace
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, download

@@ -1,9 +1,8 @@
 """Sources as written on the command line or in a corpus, opened: packages, git commits, and folders in place."""
 
 import errno
-import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,6 @@ from extract.sources.contents import (
     SourceFile,
     check_bounds,
     keep_paths,
-    list_files,
     make_source,
 )
 from extract.sources.git import find_commit
@@ -85,22 +83,14 @@ def open_source(
 def name_apart(sources: Iterable[PackageSource]) -> list[PackageSource]:
     """Return the sources without repetitions; folders of one name are called by those above them, too: `one-net`."""
     unique = list({(source.name, source.root): source for source in sources}.values())
-    paths = [source.root.parts for source in unique if source.kind == "folder"]
+    roots = {source.root.parts for source in unique if source.kind == "folder"}
     named = []
     for source in unique:
-        parts = source.root.parts
-        # As many folders as no other one shares; one that is alone is called by its own name.
-        count = max((_count_shared(parts, other) for other in paths if other != parts), default=0) + 1
-        named.append(
-            replace(source, name="-".join(parts[-count:])) if source.kind == "folder" and count > 1 else source
-        )
+        parts, count = source.root.parts, 1
+        while source.kind == "folder" and sum(root[-count:] == parts[-count:] for root in roots) > 1:
+            count += 1
+        named.append(replace(source, name="-".join(parts[-count:])) if count > 1 else source)
     return named
-
-
-def _count_shared(path: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many names two paths share at their ends."""
-    pairs = zip(reversed(path), reversed(other), strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 # --- local folders ----------------------------------------------------------------------------------------------------
@@ -126,8 +116,9 @@ def read_folder(spec: str) -> PackageSource:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from error
     if not python:
         raise UserError(f"{spec}: holds no Python code (tests, docs, examples and benchmarks aside)")
-    files = list_files(python, within=root.name if "__init__.py" in python else "")
-    return make_source(root, files, read_facts(texts), name=root.name or "root", kind="folder", version="", origin="")
+    within = root.name if "__init__.py" in python else ""
+    about = {"root": root, "name": root.name or "root", "kind": "folder", "version": "", "origin": ""}
+    return make_source(python, read_facts(texts), within=within, **about)
 
 
 def walk(root: Path) -> Iterator[str]:

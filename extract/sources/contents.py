@@ -1,21 +1,28 @@
-"""Sources and their contents.
+"""Sources, their contents, and the cache of both.
 
 A source is a named, licensed, immutable list of Python files. This file decides which files of an archive, a commit or
 a folder belong to it, and what their module names are; `extract.sources.metadata` reads the texts that describe it.
+
+In the cache, trees of files have their digest as address, and short records say which lookup led to which. Both are
+written in a workspace, then renamed. A killed run leaves at most a workspace, which the next run removes, and
+concurrent processes write the same contents.
 """
 
+import contextlib
 import hashlib
+import json
+import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import astuple, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from extract.sources.layout import Roots
-from extract.sources.metadata import PackageFacts
-from lemur_core.files.cache import read_cached
+from extract.sources.metadata import PackageFacts, Roots
+from lemur_core.files.atomic import scratch_folder, write_text
+from lemur_core.files.cache import cache_folder, drop_damaged, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import may_hold_secrets
 from lemur_core.source.text import normalise
@@ -51,7 +58,7 @@ class PackageSource:
     digest: str  # of all files, however they were obtained: `tree_digest`
     swhid: str  # swh:1:rev:… of a commit, else swh:1:dir:… of the files
     requires: tuple[str, ...]  # PEP 508; () when unknown
-    roots: Roots = ()  # folders for `sys.path`, and folders that are renamed packages: `extract.sources.layout`
+    roots: Roots = ()  # folders for `sys.path`, and folders that are renamed packages
     priority: int = DEFAULT_PRIORITY  # bare class names are looked up in sources with smaller numbers first
     paths: tuple[str, ...] = ()  # prefixes or globs that a corpus selects; () is everything
     exclude: tuple[str, ...] = ()  # prefixes or globs that it excludes from those
@@ -141,32 +148,24 @@ _TEXTS = frozenset({".md", ".rst", ".yaml", ".yml"})
 _DATA = frozenset({".cfg", ".csv", ".ini", ".json", ".toml", ".tsv", ".txt"})
 
 
-def make_source(
-    root: Path,
-    files: tuple[SourceFile, ...],
-    facts: PackageFacts,
-    *,
-    name: str,
-    kind: Kind,
-    version: str,
-    origin: str,
-) -> PackageSource:
-    """Return the source of the files below `root`."""
-    packages = package_folders(file.path for file in files)
+def make_source(python: Mapping[str, bytes], facts: PackageFacts, *, within: str = "", **about: Any) -> PackageSource:
+    """Return the source of these Python files.
+
+    Args: within: as for `module_names`. about: `name`, `kind`, `version`, `origin` and `root` of the source.
+    """
+    packages = package_folders(python)
     roots = tuple(root for root in facts.roots if not _is_ordinary(*root, packages))
-    files = apply_roots(files, roots)
+    files = _apply_roots(list_files(python, within), roots)
     swhid = directory_swhid((file.path, file.blob) for file in files)
-    digest = tree_digest(files)
-    return PackageSource(name, kind, version, origin, facts.license, root, files, digest, swhid, facts.requires, roots)
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Files by path, relative to the root of the source."""
-
-    python: Mapping[str, bytes]
-    texts: Mapping[str, bytes]  # license files and metadata
-    others: Mapping[str, bytes] = field(default_factory=dict)  # `is_about_code`
+    return PackageSource(
+        **about,
+        license=facts.license,
+        files=files,
+        digest=tree_digest(files),
+        swhid=swhid,
+        requires=facts.requires,
+        roots=roots,
+    )
 
 
 def check_bounds(where: str, sizes: Iterable[int]) -> None:
@@ -307,7 +306,7 @@ def is_package(path: str) -> bool:
     return PurePosixPath(path).name == _INIT
 
 
-def apply_roots(files: tuple[SourceFile, ...], roots: Roots) -> tuple[SourceFile, ...]:
+def _apply_roots(files: tuple[SourceFile, ...], roots: Roots) -> tuple[SourceFile, ...]:
     """Return the files with the module names that the build settings state, where no two would be equal."""
     names = {file.path: file.module for file in files}
     for folder, package in roots:
@@ -343,3 +342,123 @@ def module_name(path: str) -> str:
     if parts[-1] == "__init__" and len(parts) > 1:
         parts.pop()
     return ".".join(parts)
+
+
+# --- the cache: nothing changes once it has its final name -----------------------------------------------------------
+
+#: Part of the cache's path: changes in which files are kept, how modules are named or licenses are read must not
+#: mix with entries of older versions.
+FORMAT = 6
+#: Recorded fields of a package or a commit, besides the list of its files, which are stored under the digest.
+_RECORDED = ("name", "kind", "version", "origin", "license", "digest", "swhid", "requires", "roots")
+
+
+def store_folder(*parts: str) -> Path:
+    """Return the folder of all sources, or one below it; create it if missing."""
+    return cache_folder("sources", f"v{FORMAT}", *parts)
+
+
+@contextlib.contextmanager
+def workspace() -> Iterator[Path]:
+    """Yield a temporary folder on the cache's file system; those of dead processes are removed first."""
+    with scratch_folder("source", parent=store_folder("work")) as folder:
+        yield folder
+
+
+def keep_files(files: Mapping[str, bytes], target: Path, where: str) -> None:
+    """Store files in a folder of the cache, unless it is there. Raises: UserError if one cannot be written."""
+    if not is_whole(target):
+        with workspace() as work:
+            (work / target.name).mkdir()
+            for path, data in files.items():
+                file = work / target.name / path
+                try:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    with file.open("xb") as out:  # not synced: what reads it compares it with its listing
+                        out.write(data)
+                except OSError as error:
+                    raise UserError(f"{where}: {path} cannot be put into the cache: {error.strerror}") from error
+            place(work / target.name, target)
+
+
+def place(folder: Path, target: Path) -> None:
+    """Move a finished folder to its final name in the cache, unless another process was faster; list it for `is_whole`.
+
+    Raises: UserError if that fails.
+    """
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    record(_sizes_file(target), sizes)
+    try:
+        is_whole(target)  # drops one that is not
+        # Fails if another process has put the same there meanwhile.
+        folder.rename(target)
+    except OSError as error:
+        if not is_whole(target):
+            raise UserError(f"{target}: cannot be written: {error.strerror}; run again") from error
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether a folder of the cache has all its files, as long as they were; one that has not is dropped."""
+    sizes = read_record(_sizes_file(folder))  # earlier versions wrote none
+    try:
+        if folder.is_dir() and all((folder / path).stat().st_size == size for path, size in (sizes or {}).items()):
+            return True
+    except (OSError, AttributeError):
+        pass  # a file is missing, or the list is damaged
+    if os.path.lexists(folder):
+        drop_damaged(folder)
+    return False
+
+
+def _sizes_file(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.sizes")
+
+
+def read_record(path: Path) -> Any:
+    """Return the contents of a JSON file in the cache; None if it is missing or was damaged by a system crash."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def record(path: Path, value: object) -> None:
+    """Write a JSON record atomically; the later of two processes wins."""
+    write_text(path, json.dumps(value, indent=1))
+
+
+def keep_source(
+    python: Mapping[str, bytes], facts: PackageFacts, folder: Path, where: str, *, revision: str = "", **about: str
+) -> PackageSource:
+    """Store a package or a commit in the cache, with a record in `folder` under its revision, else its digest.
+
+    Args: python: its Python files. about: its `name`, `kind`, `version` and `origin`.
+    Raises: UserError if there are no files, they cannot be in one folder, or one cannot be written.
+    """
+    if not python:
+        raise UserError(f"{where}: holds no Python code (tests, docs, examples and benchmarks aside)")
+    try:
+        source = make_source(python, facts, root=Path(), **about)
+    except ValueError as error:  # a file that is also a folder
+        raise UserError(f"{where}: holds {error}; do not use it") from error
+    swhid = f"swh:1:rev:{revision}" if revision else source.swhid
+    source = replace(source, root=_tree(source.digest), swhid=swhid)
+    keep_files(python, source.root, where)
+    facts_of = {name: getattr(source, name) for name in _RECORDED}
+    record(folder / f"{revision or source.digest}.json", facts_of | {"files": list(map(astuple, source.files))})
+    return source
+
+
+def _tree(digest: str) -> Path:
+    """Return the folder of the files with a digest: sources with equal files share it."""
+    return store_folder("trees") / digest / "files"
+
+
+def read_source(path: Path) -> PackageSource | None:
+    """Return a recorded source; None if there is no record, or its tree was removed."""
+    about = read_record(path)
+    if about is None or not (root := _tree(about["digest"])).is_dir():
+        return None
+    files = tuple(SourceFile(*file) for file in about.pop("files"))
+    about |= {"requires": tuple(about["requires"]), "roots": tuple(map(tuple, about["roots"]))}
+    return PackageSource(**about, root=root, files=files)

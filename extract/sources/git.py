@@ -20,16 +20,21 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from extract.sources.contents import (
-    Contents,
     PackageSource,
     check_bounds,
     is_about_code,
     is_safe,
+    keep_files,
     keep_paths,
+    keep_source,
     package_folders,
+    read_record,
+    read_source,
+    record,
+    store_folder,
+    workspace,
 )
 from extract.sources.metadata import is_text, read_facts
-from extract.sources.store import keep_files, keep_source, read_record, read_source, record, store_folder, workspace
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.progress import note
 
@@ -162,11 +167,10 @@ def _fetch(git: GitSpec, commit: str, folder: Path) -> PackageSource:
         others = sorted(path for path in blobs.keys() - set(python) if is_about_code(path, packages))[:_MAX_OTHERS]
         data = _read(git, commit, run, blobs, {*python, *texts, *others})
     small = {path: data[path] for path in others if len(data[path]) <= _MAX_OTHER_BYTES}
-    contents = Contents({path: data[path] for path in python}, {path: data[path] for path in texts})
     keep_files(small, folder / commit, git.origin)
     return keep_source(
-        contents,
-        read_facts(contents.texts),
+        {path: data[path] for path in python},
+        read_facts({path: data[path] for path in texts}),
         folder,
         git.origin,
         name=f"{git.name}@{commit[:_SHORT]}",

@@ -2,8 +2,18 @@
 
 Read are METADATA and PKG-INFO of releases, pyproject.toml, setup.cfg, literals of setup.py, requirement files and
 license texts; of the projects in a repository of several, their build settings, too.
+
+The roots of a project are its folders for `sys.path`, and folders that become a package on installation:
+
+    package-dir = {"" = "lib"}                       ("lib", "")
+    packages = [{include = "acme", from = "lib"}]    ("lib", "")
+    package_dir={"acme": "source"}                   ("source", "acme")
+    packages.find.include = ["acme.*"]               ("acme", "acme"), for a namespace: a folder without `__init__.py`
+
+A project that states nothing may have a folder `src`, for which all build tools look.
 """
 
+import ast
 import configparser
 import contextlib
 import re
@@ -17,17 +27,19 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from extract.sources.layout import Roots, list_roots, read_setup_script, strings, table
 from lemur_core.files.foreign import decode_python
+from lemur_core.source.text import parse_code
 from manifests.provenance.licenses import NOASSERTION, find_license, license_of_fields
 
 _LICENSE_NAME = re.compile(r"(?i)(?:(?:un)?licen[sc]e|copying)(?:[._-](?!py$)[a-z0-9.-]+)?")
 _REQUIREMENT_FILES = ("requirements/runtime.txt", "requirements.txt")
 _SETTINGS = ("pyproject.toml", "setup.cfg", "setup.py")
-_MAX_TEXT_BYTES = 4 << 20
+_MAX_TEXT_BYTES, _MAX_SCRIPT = 4 << 20, 200_000
 _DEEPEST = 4  # folders above a project in a repository of several
 #: Folders whose projects are not the source's own: their packages are in the way of nothing there.
 _NOT_OWN = frozenset({"test", "tests", "docs", "doc", "examples", "example", "benchmarks", "node_modules"})
+
+Roots = tuple[tuple[str, str], ...]  # folders, each with the dotted name of its package, or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +50,7 @@ class PackageFacts:
     version: str
     license: str
     requires: tuple[str, ...]  # requirements, PEP 508; those of extras have a marker
-    roots: Roots = ()  # as in `extract.sources.layout`
+    roots: Roots = ()  # where its packages are
 
 
 def is_text(path: str) -> bool:
@@ -58,8 +70,9 @@ def is_text(path: str) -> bool:
 def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
     """Return the facts of a project, each from the most reliable text that states it."""
     decoded = {path: _decode(path, data[:_MAX_TEXT_BYTES]) for path, data in sorted(texts.items())}
+    projects = sorted({path.rpartition("/")[0] for path in decoded if PurePosixPath(path).name in _SETTINGS})
     installed = any(".dist-info/" in path for path in decoded)  # the settings of its build mean nothing there
-    settings = {} if installed else {folder: _Settings.read(folder, decoded) for folder in _list_projects(decoded)}
+    settings = {} if installed else {folder: _Settings.read(folder, decoded) for folder in projects}
     own = settings.get("", _Settings())
     header = next((text for path, text in decoded.items() if PurePosixPath(path).name in ("METADATA", "PKG-INFO")), "")
     fields, _ = parse_email(header)
@@ -67,7 +80,7 @@ def read_facts(texts: Mapping[str, bytes]) -> PackageFacts:
     stated = _find_stated(fields.get("license_expression"), fields.get("license"), fields.get("classifiers"))
     if stated == NOASSERTION:
         project, licensed = own.project, own.project.get("license")
-        stated = _find_stated(licensed, table(licensed).get("text"), project.get("classifiers"))
+        stated = _find_stated(licensed, _table(licensed).get("text"), project.get("classifiers"))
     licenses = [text for path, text in decoded.items() if _is_license(path, own.project)]
     requires = tuple(fields.get("requires_dist", ())) or tuple(_list_requires(settings, decoded))
     # A wheel is laid out as it is installed.
@@ -92,7 +105,7 @@ def _list_requires(settings: Mapping[str, "_Settings"], texts: Mapping[str, str]
 
 def _find_stated(expression: object, text: object, classifiers: object) -> str:
     """Return the license that fields state: an SPDX expression (PEP 639), else a text, else classifiers."""
-    named = [name.removeprefix("License ::").strip() for name in strings(classifiers) if name.startswith("License ::")]
+    named = [name.removeprefix("License ::").strip() for name in _strings(classifiers) if name.startswith("License ::")]
     first, second = (field if isinstance(field, str) else "" for field in (expression, text))
     return license_of_fields(first, second, named)
 
@@ -122,12 +135,25 @@ def _is_in_licenses(path: str) -> bool:
     return folder.upper() in {"LICENSES", "LICENCES"} and PurePosixPath(name).suffix in {"", ".txt", ".md"}
 
 
-# --- build settings ---------------------------------------------------------------------------------------------------
+# --- build settings: of setuptools, Poetry, Hatch, Flit, PDM, uv, Maturin and scikit-build ----------------------------
 
-
-def _list_projects(texts: Iterable[str]) -> list[str]:
-    """Return the folders with build settings, the source itself first."""
-    return sorted({path.rpartition("/")[0] for path in texts if PurePosixPath(path).name in _SETTINGS})
+# Where packages are, below `tool` in pyproject.toml.
+_FOLDERS = (
+    "setuptools.packages.find.where",
+    "hatch.build.targets.wheel.sources",
+    "hatch.build.sources",
+    "pdm.build.package-dir",
+    "maturin.python-source",
+    "uv.build-backend.module-root",
+)
+_RENAMED = (
+    "hatch.build.targets.wheel.sources",
+    "hatch.build.targets.wheel.force-include",
+    "hatch.build.sources",
+    "hatch.build.force-include",
+)
+_LISTED = ("hatch.build.targets.wheel.packages", "hatch.build.packages", "scikit-build.wheel.packages")
+_NAMED = ("setuptools.packages", "setuptools.packages.find.include", "flit.module.name", "uv.build-backend.module-name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,45 +176,146 @@ class _Settings:
         with contextlib.suppress(configparser.Error):
             parser.read_string(config)
         sections = {name: dict(parser.items(name)) for name in parser.sections()}
-        return cls(folder, pyproject, sections, read_setup_script(script))
+        return cls(folder, pyproject, sections, _read_setup_script(script))
 
     @property
     def project(self) -> Mapping[str, object]:
         """The table `project` of pyproject.toml."""
-        return table(self.pyproject, "project")
-
-    def roots(self) -> Roots:
-        """Return where the project has its packages."""
-        return list_roots(self.folder, self.pyproject, self.config, self.script)
+        return _table(self.pyproject, "project")
 
     @property
     def name(self) -> str:
         """Normalized name of the project; "" if none is stated."""
-        stated = (self.project, table(self.pyproject, "tool", "poetry"), self.config.get("metadata", {}), self.script)
+        stated = (self.project, self._tool("poetry"), self.config.get("metadata", {}), self.script)
         return canonicalize_name(next((str(item["name"]) for item in stated if "name" in item), ""))
 
     def requires(self) -> list[str] | None:
         """Return the stated requirements, one a line; None if none are stated, or another file has them."""
-        poetry, options = table(self.pyproject, "tool", "poetry"), self.config.get("options", {})
-        flit = table(self.pyproject, "tool", "flit", "metadata")
-        extras = table(self.project, "optional-dependencies")
-        dynamic = "dependencies" in strings(self.project.get("dynamic"))
+        options, flit = self.config.get("options", {}), self._tool("flit.metadata")
+        extras = _table(self.project, "optional-dependencies")
+        dynamic = "dependencies" in _strings(self.project.get("dynamic"))
         stated = (
             (self.project.get("dependencies", [] if extras and not dynamic else None), extras),
-            (flit.get("requires"), table(flit, "requires-extra")),
+            (flit.get("requires"), _table(flit, "requires-extra")),
             (options.get("install_requires"), self.config.get("options.extras_require", {})),
-            (self.script.get("install_requires"), table(self.script, "extras_require")),
+            (self.script.get("install_requires"), _table(self.script, "extras_require")),
         )
         for required, extras in stated:
             if required is not None and not str(required).strip().startswith("file:"):
-                return [*strings(required), *_list_extras(extras)]
-        needs = poetry.get("dependencies")
+                return [*_strings(required), *_list_extras(extras)]
+        needs = self._tool("poetry").get("dependencies")
         return list(_read_poetry(needs)) if isinstance(needs, dict) else None
+
+    def roots(self) -> Roots:
+        """Return where the project has its packages, as folders relative to the source."""
+        folders: dict[str, str] = {}
+        for path, package in [*(list(self._list_roots()) or [("src", "")]), *self._list_namespaces()]:
+            where = "/".join(part for part in PurePosixPath(self.folder, path).parts if part != ".")
+            if ".." not in PurePosixPath(where).parts and (where or package):
+                folders.setdefault(where, package.replace("/", "."))
+        return tuple(sorted(folders.items()))
+
+    def _list_roots(self) -> Iterator[tuple[str, str]]:
+        """Yield what is stated: folders, each with the package that it becomes."""
+        lines = (line.partition("=") for line in _strings(_find(self.config, "options", "package_dir")))
+        configured = {name.strip(): path.strip() for name, _, path in lines}
+        for renamed in (self._tool("setuptools.package-dir"), configured, _table(self.script, "package_dir")):
+            yield from ((path, str(package)) for package, path in renamed.items() if isinstance(path, str))
+        yield from ((path, "") for path in _strings(_find(self.config, "options.packages.find", "where")))
+        for entry in self._poetry_packages():
+            below, package = entry.get("from"), entry.get("to")
+            if isinstance(below, str):
+                yield below, package if isinstance(package, str) else ""
+        yield from ((path, "") for path in self._tool_strings(_FOLDERS))
+        for setting in _RENAMED:
+            yield from ((path, package) for path, package in self._tool(setting).items() if isinstance(package, str))
+        yield from ((path.rpartition("/")[0], "") for path in self._tool_strings(_LISTED) if "/" in path.strip("/"))
+
+    def _list_namespaces(self) -> Iterator[tuple[str, str]]:
+        """Yield folders that may be namespaces: they lead the name of a package, or are like the project's.
+
+        `acme` of the packages `acme.nets` or `acme*`, and `acme/nets` of the project `acme-nets`.
+        """
+        stated = [
+            _find(self.config, "options", "packages"),
+            _find(self.config, "options.packages.find", "include"),
+            self.script.get("packages"),
+            *(entry.get("include") for entry in self._poetry_packages() if "from" not in entry),
+        ]
+        for name in [*self._tool_strings(_NAMED), *(name for names in stated for name in _strings(names))]:
+            top = re.split(r"[./*]", name)[0]
+            if top.isidentifier():
+                yield top, top
+        for project in _strings([self.project.get("name"), _find(self.config, "metadata", "name")]):
+            folder = re.sub("[-.]", "/", project)
+            yield folder, folder
+
+    def _tool(self, setting: str) -> Mapping[str, object]:
+        return _table(self.pyproject, "tool", *setting.split("."))
+
+    def _tool_strings(self, settings: Iterable[str]) -> Iterator[str]:
+        for setting in settings:
+            yield from _strings(_find(self.pyproject, "tool", *setting.split(".")))
+
+    def _poetry_packages(self) -> list[Mapping[str, object]]:
+        entries = self._tool("poetry").get("packages")
+        return [_table(entry) for entry in entries] if isinstance(entries, list) else []
+
+
+def _read_setup_script(text: str) -> dict[str, object]:
+    """Return the literal keyword arguments of the last call of `setup`: the script is foreign code, and never run.
+
+    A name that is bound once in the script, to a literal, is one.
+    """
+    try:
+        nodes = list(ast.walk(parse_code(text[:_MAX_SCRIPT])))
+    except SyntaxError:  # a foreign file, perhaps of Python 2; ignore it
+        return {}
+    bound: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AugAssign(target=ast.Name(id=name), value=value)
+            ):
+                bound.setdefault(name, []).append(value)
+    arguments: dict[str, object] = {}
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Name(id="setup") | ast.Attribute(attr="setup"), keywords=keywords):
+                arguments = {}
+                for keyword in keywords:
+                    value = keyword.value
+                    if isinstance(value, ast.Name) and len(bound.get(value.id, ())) == 1:
+                        value = bound[value.id][0]
+                    with contextlib.suppress(ValueError, TypeError, RecursionError):  # not a literal
+                        arguments[str(keyword.arg)] = ast.literal_eval(value)
+    return arguments
+
+
+def _find(value: object, *keys: str) -> object:
+    """Return what is below these keys of nested tables; None if there is nothing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _table(value: object, *keys: str) -> Mapping[str, object]:
+    """Return the table below these keys; an empty one if there is none, or something else."""
+    found = _find(value, *keys)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _strings(value: object) -> list[str]:
+    """Return the texts in a list; a text alone is one of its lines each."""
+    if isinstance(value, str):
+        return [line.strip() for line in value.splitlines() if line.strip()]
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list | tuple) else []
 
 
 def _list_extras(extras: Mapping[str, object]) -> Iterator[str]:
     for extra, needs in extras.items():
-        for need in _parse_lines(strings(needs)):
+        for need in _parse_lines(_strings(needs)):
             requirement = Requirement(need)
             condition = f"({requirement.marker}) and " if requirement.marker else ""
             requirement.marker = None

@@ -1,11 +1,8 @@
-"""Released packages: from the cache, the running interpreter or the index, all with the same result."""
+"""Released packages, from the cache or the index, and the archives that they come in."""
 
-import base64
 import bz2
 import contextlib
 import gzip
-import hashlib
-import importlib.metadata
 import io
 import lzma
 import re
@@ -20,16 +17,17 @@ from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import InvalidVersion, Version
 
 from extract.sources.contents import (
-    MAX_FILE_BYTES,
-    Contents,
     PackageSource,
     check_bounds,
     is_safe,
     keep_paths,
+    keep_source,
+    read_source,
+    store_folder,
+    workspace,
 )
 from extract.sources.metadata import is_text, read_facts
-from extract.sources.store import keep_source, read_source, store_folder, workspace
-from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import BoundedStream, check_growth
 from lemur_core.files.pip import AbsentError, RejectedError, download, latest_version
 from lemur_core.files.progress import note
@@ -41,13 +39,12 @@ _SHOWN = 6  # versions that are named if one does not exist
 def find_package(spec: str, digests: Collection[str]) -> PackageSource:
     """Return a release as a source; fetched if it is not in the cache.
 
-    Args: digests: pinned digests, possibly one per platform; () accepts any.
-    Raises: UserError if the spec is invalid, the release does not exist, or its files differ from the pinned digests;
+    Args: spec: matches PACKAGE_RE. digests: pinned digests, possibly one per platform; () accepts any.
+    Raises: UserError if the version is none, the release does not exist, or its files differ from the pinned digests;
         RetryableError if the index cannot be reached.
     """
     match = PACKAGE_RE.fullmatch(spec)
-    if match is None:
-        raise UserError(f"{spec!r}: not a package; write NAME or NAME@VERSION, for example timm@1.0.20")
+    assert match is not None
     name = canonicalize_name(match["name"])
     version = match["version"] or _newest(name)
     if version:
@@ -62,11 +59,7 @@ def find_package(spec: str, digests: Collection[str]) -> PackageSource:
         source = read_source(folder / f"{build}.json")
         if source is not None:
             return source
-    contents = read_installed(name, version)
-    source = None if contents is None else _keep(name, version, contents)
-    # An installed release may be a build for another platform than the pinned one.
-    if source is None or (digests and source.digest not in digests):
-        source = _from_index(name, version)
+    source = _fetch(name, version)
     if digests and source.digest not in digests:
         raise UserError(
             f"{spec}: its Python files have the digest {source.digest}, not the pinned "
@@ -91,27 +84,41 @@ def _folder(name: str, version: str) -> Path:
     return store_folder("packages") / f"{name}@{canonicalize_version(version)}"
 
 
-def _from_index(name: str, version: str) -> PackageSource:
+def _fetch(name: str, version: str) -> PackageSource:
     spec = f"{name}@{version}" if version else name
     requirement = f"=={version}" if version else ""
     note(f"fetching {name}{requirement} with pip download")
     with workspace() as work:
         try:
-            archive = download(name, requirement, work, sdists=True)
-        except RejectedError as error:
-            raise UserError(f"{spec}: {error}") from error
+            python, texts = _read_release(download(name, requirement, work, sdists=True))
         except AbsentError as error:
+            reason = str(error)
             if error.versions:
-                known = sorted(filter(None, map(_version, error.versions)))
-                newest = ", ".join(map(str, known[-_SHOWN:]))
-                raise UserError(f"{spec}: no such release; newest ones: {newest}") from error
-            spelling = f"check the spelling (a local folder is written ./{name})"
-            raise UserError(f"{spec}: no package of this name for this Python; {spelling}") from error
-        except RetryableError as error:
-            raise RetryableError(f"{spec}: {error}") from error
+                newest = sorted(filter(None, map(_version, error.versions)))[-_SHOWN:]
+                reason = f"no such release; newest ones: {', '.join(map(str, newest))}"
+            elif not isinstance(error, RejectedError):
+                spelling = f"check the spelling (a local folder is written ./{name})"
+                reason = f"no package of this name for this Python; {spelling}"
+            raise UserError(f"{spec}: {reason}") from error
         except UserError as error:
-            raise UserError(f"{spec}: {error}") from error
-        return _keep(name, version, _read_release(archive))
+            raise type(error)(f"{spec}: {error}") from error
+    facts = read_facts(texts)
+    fetched = _version(facts.version)
+    if fetched is None:
+        raise UserError(f"{spec}: its metadata states no version ({facts.version!r}); use its repository")
+    public = fetched.public
+    if canonicalize_name(facts.name) != name or (version and public != Version(version).public):
+        raise UserError(f"{spec}: what was fetched is {facts.name} {facts.version}; check the index settings of pip")
+    return keep_source(
+        python,
+        facts,
+        _folder(name, version or facts.version),
+        spec,
+        name=f"{name}@{public}",
+        kind="package",
+        version=public,
+        origin=f"pkg:pypi/{name}@{public}",
+    )
 
 
 def _version(text: str) -> Version | None:
@@ -121,85 +128,21 @@ def _version(text: str) -> Version | None:
         return None
 
 
-def _read_release(archive: Path) -> Contents:
-    """Return the files of a wheel or sdist, by path relative to the root that it is installed or built from."""
-    renamed: dict[str, str] = {}
-    kept: set[str] = set()
+def _read_release(archive: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the Python files and the texts of a wheel or sdist, by path below where it is installed or built."""
+    paths: dict[str, str] = {}
 
     def choose(names: list[str]) -> list[str]:
         tops = {name.partition("/")[0] for name in names if "/" in name}
         strip = f"{tops.pop()}/" if archive.suffix != ".whl" and len(tops) == 1 else ""
-        for name in names:
-            path = module_path(name.removeprefix(strip).removeprefix("./"))
-            if is_safe(path):
-                renamed[name] = path
-        kept.update(keep_paths(renamed.values()))
-        wanted = {*kept, *filter(is_text, renamed.values())}
-        return [name for name, path in renamed.items() if path in wanted]
+        found = {name: module_path(name.removeprefix(strip).removeprefix("./")) for name in names}
+        paths.update((name, path) for name, path in found.items() if is_safe(path))
+        wanted = {*keep_paths(paths.values()), *filter(is_text, paths.values())}
+        return [name for name, path in paths.items() if path in wanted]
 
-    files = {renamed[name]: data for name, data in read_archive(archive, choose).items()}
-    python = {path: data for path, data in sorted(files.items()) if path in kept}
-    return Contents(python, {path: data for path, data in files.items() if path not in python})
-
-
-def _keep(name: str, version: str, contents: Contents) -> PackageSource:
-    where = f"{name}@{version}" if version else name
-    facts = read_facts(contents.texts)
-    fetched = _version(facts.version)
-    if fetched is None:
-        raise UserError(f"{where}: its metadata states no version ({facts.version!r}); use its repository")
-    public = fetched.public
-    if canonicalize_name(facts.name) != name or (version and public != Version(version).public):
-        raise UserError(f"{where}: what was fetched is {facts.name} {facts.version}; check the index settings of pip")
-    return keep_source(
-        contents,
-        facts,
-        _folder(name, version or facts.version),
-        where,
-        name=f"{name}@{public}",
-        kind="package",
-        version=public,
-        origin=f"pkg:pypi/{name}@{public}",
-    )
-
-
-def read_installed(name: str, version: str) -> Contents | None:
-    """Return the files of an installed release.
-
-    Returns: None if it is not installed in this version, was not installed from an index (editable, from a folder
-        or a repository) or was rebuilt (conda), or if a kept file is missing or differs from the hash in its RECORD.
-    """
-    try:
-        distribution = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    wanted = _version(version)
-    rebuilt = (distribution.read_text("INSTALLER") or "").strip() == "conda"
-    if (
-        wanted is None
-        or wanted != _version(distribution.version)
-        or rebuilt
-        or distribution.read_text("direct_url.json")
-    ):
-        return None
-    hashes = {
-        file.as_posix(): file.hash.value if file.hash is not None and file.hash.mode == "sha256" else ""
-        for file in distribution.files or ()
-    }
-    python: dict[str, bytes] = {}
-    texts: dict[str, bytes] = {}
-    plain = [path for path in hashes if not path.startswith(("/", "../"))]
-    kept = set(keep_paths(plain))
-    for path in [*sorted(kept), *filter(is_text, plain)]:
-        try:
-            data = distribution.locate_file(path).read_bytes()  # type: ignore[attr-defined]
-        except OSError:
-            return None
-        # Somebody edited the installation: its text is not that of the release.
-        if hashes[path] != base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode():
-            return None
-        (python if path in kept else texts)[path] = data
-    return Contents(python, texts) if python else None
+    files = {paths[name]: data for name, data in read_archive(archive, choose).items()}
+    python = {path: files[path] for path in keep_paths(paths.values())}
+    return python, {path: data for path, data in files.items() if path not in python}
 
 
 # --- wheels and sdists, read without unpacking: only names that were checked, and only requested ones ---------------
@@ -250,12 +193,8 @@ def _read_zip(path: Path, choose: Choose) -> dict[str, bytes]:
         chosen = sorted(set(choose(list(plain))))
         check_bounds(path.name, (plain[name].file_size for name in chosen))
         check_growth(path.name, path.stat().st_size, sum(plain[name].file_size for name in chosen))
-        contents = {}
-        for name in chosen:
-            with archive.open(plain[name]) as file:
-                contents[name] = file.read(MAX_FILE_BYTES + 1)
-            check_bounds(name, [len(contents[name])])
-        return contents
+        # At most as many bytes as the directory of the archive states.
+        return {name: archive.read(plain[name]) for name in chosen}
 
 
 def is_plain(member: zipfile.ZipInfo) -> bool:

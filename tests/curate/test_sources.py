@@ -26,7 +26,6 @@ from manifests.publish.hub import Hub
 from tests.builders import extractions
 from tests.builders.fake_hub import FakeHub, Fault
 from tests.builders.source_rows import error_of, read, rows_of
-from tests.builders.suites import table
 
 
 @pytest.mark.parametrize(("spec", "arguments"), [("lemur", ()), ("lemur@2.0.5", ("2.0.5",)), ("lemur@", ("",))])
@@ -378,7 +377,14 @@ def test_blocks_state_what_was_read(blocks: Path) -> None:
     ]
 
 
-@table(__file__, "sources.md", "A damaged extraction is one line", globals())
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("required_repos.json", "{", r"required_repos\.json: cannot be read: .*; extract it again"),
+        ("required_repos.json", '{"sources": {}, "blocks": []}', r"cannot be read as blocks: .*; extract it again"),
+        ("blocks.parquet", "PAR1", r"blocks\.parquet: cannot be read as blocks: .*; extract it again"),
+    ],
+)
 def test_a_damaged_extraction_is_one_line(blocks: Path, tmp_path: Path, name: str, text: str, said: str) -> None:
     harmed = Path(shutil.copytree(blocks, tmp_path / "harmed"))
     (harmed / name).write_text(text)

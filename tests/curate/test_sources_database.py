@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from curate.sources import open_source
-from curate.sources.database import parse_arch_uid, read_database
+from curate.sources.lemur import read_database
 from lemur_core.files.errors import UserError
 from tests.builders.source_rows import error_of, read
-from tests.builders.suites import table
 
 zstandard = pytest.importorskip("zstandard", reason="needs the extra lemur-db")
 
@@ -170,17 +169,12 @@ def test_older_database_without_an_index_of_hyperparameters(tmp_path: Path) -> N
     assert json.loads(with_index[9]["prm"]) == {"lr": 9 / 8}
 
 
-def test_arch_uid_of() -> None:
-    code = "import torch\n\nx = 1\n"
-    assert parse_arch_uid(code, md5(code)) is None
-    assert parse_arch_uid(code, "c" * 32) == "c" * 32
-    assert parse_arch_uid(code, "") is None
-
-
 def test_arch_uid_is_the_id_of_a_newer_database(tmp_path: Path) -> None:
-    codes = {"a": "x = 1", "b": "x  =  1 # b", "c": "def f(:"}
-    path = make(tmp_path / "ab.nn.db", codes, [run(name) for name in codes], ids={"a": "c" * 32, "b": "c" * 32})
-    assert {row["nn"]: row["arch_uid"] for row in read(path)} == {"a": "c" * 32, "b": "c" * 32, "c": None}
+    codes = {"a": "x = 1", "b": "x  =  1 # b", "c": "def f(:", "d": "import torch\n\nx = 1\n"}
+    ids = {"a": "c" * 32, "b": "c" * 32, "d": ""}
+    path = make(tmp_path / "ab.nn.db", codes, [run(name) for name in codes], ids=ids)
+    found = {row["nn"]: row["arch_uid"] for row in read(path)}
+    assert found == {"a": "c" * 32, "b": "c" * 32, "c": None, "d": None}
 
 
 def test_arch_uid_as_a_column_of_its_own(tmp_path: Path) -> None:
@@ -272,12 +266,21 @@ def test_a_locked_database_is_not_called_damaged(tmp_path: Path, monkeypatch: py
     assert len(read(path)) == 1
 
 
-@table(__file__, "sources_database.md", "Runs that are no rows", globals())
-def test_runs_that_are_no_rows(tmp_path: Path, runs: list[Run], reason: str) -> None:
-    path = make(tmp_path / "ab.nn.db", {"n": "x = 1"}, runs)
-    with pytest.raises(UserError) as caught:
-        read(path)
-    assert str(caught.value) == f"{path}: {reason}"
+@pytest.mark.parametrize(
+    ("runs", "count"),
+    [
+        ([run("n", None), run("m", None)], "2 runs"),
+        ([run("n", float("nan"))], "1 run"),
+        ([run("n", None), ("n", None, "d", "acc", 1, 0.5, 1, "t", "u")], "2 runs"),
+        ([], ""),
+    ],
+)
+def test_runs_that_are_no_rows(tmp_path: Path, runs: list[Run], count: str) -> None:
+    said = error_of(make(tmp_path / "ab.nn.db", {"n": "x = 1"}, runs))
+    none = "none has a value in each of the columns accuracy, task, dataset, metric, nn, epoch, so there are no rows"
+    assert said == f"{tmp_path}/ab.nn.db: " + (
+        f"of {count} {none}" if count else "holds no rows; name a SOURCE that does"
+    )
 
 
 def test_a_database_out_of_proportion_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,14 +174,6 @@ def test_other_content_than_stated_is_refused(server: Any, tmp_path: Path, monke
     assert not list(cache_folder("lemur-db").glob("*/*"))
 
 
-def test_truncated_on_the_hub(server: Any, tmp_path: Path) -> None:
-    repo = put(server, tmp_path, {"2.2.11": {f"n{number}": f"x = {number}" * 99 for number in range(50)}})
-    tree = repo.trees[repo.branches["main"]]
-    tree["ab.nn.zst-2.2.11"] = File(tree["ab.nn.zst-2.2.11"].data[:-40], lfs=True)
-    assert str(error_of("lemur-db")).startswith("lemur-db@2.2.11: ends before its content does, after ")
-    assert not list(cache_folder("lemur-db").glob("*/*"))
-
-
 def test_curation_names_version_file_and_licence(server: Any, tmp_path: Path) -> None:
     codes = {"ga-1": "class Net(Module):\n    x = 1\n", "GAN": "class Net(Module):\n    y = [2, 3]\n"}
     put(server, tmp_path, {"2.2.11": codes}, license="mit")

@@ -67,21 +67,9 @@ def test_json_array(tmp_path: Path) -> None:
     assert [row["nn"] for row in read_bytes(tmp_path / "a.json", b"\xef\xbb\xbf" + GOOD + GOOD)] == ["good"] * 2
 
 
-def test_json_array_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.sources.files._ARRAY_BYTES", 1)
-    (tmp_path / "a.json").write_bytes(b"[1]")
-    assert error_of(tmp_path / "a.json").endswith("write it as JSONL, one object a line")
-
-
 def test_csv_quote_never_closed(tmp_path: Path) -> None:
     found = read_bytes(tmp_path / "a.csv", b'nn,nn_code\na,x = 1\nb,"y = 1\nc,z = 1\n')
     assert [row["nn_code"] for row in found] == ["x = 1", "y = 1\nc,z = 1\n"]
-
-
-def test_csv_field_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.sources.files._FIELD_LIMIT", 100)
-    found = read_bytes(tmp_path / "a.csv", b"nn,nn_code\na," + b"x" * 101 + b"\nb,y = 1\n")
-    assert [row["problem"] for row in found] == ["line 2: not a CSV record: field larger than field limit (100)", None]
 
 
 @QUICK
@@ -330,19 +318,33 @@ def test_a_file_out_of_proportion_is_not_read(tmp_path: Path, name: str) -> None
         list(open_source(str(tmp_path / name)).batches())
 
 
-def test_a_line_longer_than_a_record_is_one_broken_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curate.sources.files.MAX_RECORD_BYTES", 100)
-    lines = [
-        '{"nn": "a", "nn_code": "x = 1"}',
-        '{"nn": "b", "nn_code": "' + "y" * 950 + '"}',
-        '{"nn": "c", "nn_code": "z = 1"}',
-    ]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    rows = [row for batch in open_source(str(tmp_path / "a.jsonl")).batches() for row in batch.to_pylist()]
-    assert [row["problem"] for row in rows] == [None, "line 2: longer than 0 MiB", None]
-    (tmp_path / "a.csv").write_text("nn,nn_code\na,x\nb," + "y" * 950)
-    with pytest.raises(UserError, match=r"a\.csv: line 3 is longer than 0 MiB; not a table of networks"):
-        list(open_source(str(tmp_path / "a.csv")).batches())
+LINES = [GOOD.decode(), '{"nn": "b", "nn_code": "' + "y" * 950 + '"}\n', GOOD.decode()]
+
+
+@pytest.mark.parametrize(
+    ("limit", "name", "content", "expected"),
+    [
+        ("MAX_RECORD_BYTES", "a.jsonl", "".join(LINES), [None, "line 2: longer than 0 MiB", None]),
+        ("MAX_RECORD_BYTES", "a.csv", "nn,nn_code\na,x\nb," + "y" * 950, "line 3 is longer than 0 MiB; not a table of "),
+        ("_FIELD_LIMIT", "a.csv", f"nn,nn_code\na,{'x' * 101}\nb,y = 1\n",
+         ["line 2: not a CSV record: field larger than field limit (100)", None]),
+        ("_ARRAY_BYTES", "a.json", f"[{'1,' * 60}1]", "a JSON array of more than 0 GiB; write it as JSONL, one object a line"),
+    ],
+)  # fmt: skip
+def test_limits(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    name: str,
+    content: str,
+    expected: str | list[str | None],
+) -> None:
+    monkeypatch.setattr(f"curate.sources.rows.{limit}", 100)
+    (tmp_path / name).write_text(content)
+    if isinstance(expected, str):
+        assert expected in error_of(tmp_path / name)
+    else:
+        assert [row["problem"] for row in read(tmp_path / name)] == expected
 
 
 # The finished folders that the rows of a curation come from.

@@ -68,23 +68,6 @@ def wheel_files(name: str, version: str, files: Files, metadata: str, tag: str =
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Install a release for this test: on the path of the interpreter, with its RECORD."""
-
-    def make(name: str, version: str, files: Files, metadata: str = "", **extra: str) -> Path:
-        site = tmp_path / "site"
-        for path, data in wheel_files(name, version, files, metadata).items():
-            (site / path).parent.mkdir(parents=True, exist_ok=True)
-            (site / path).write_bytes(data)
-        for path, text in extra.items():
-            (site / f"{name}-{version}.dist-info" / path.replace("_JSON", ".json")).write_text(text)
-        monkeypatch.syspath_prepend(str(site))
-        return site
-
-    return make
-
-
-@pytest.fixture
 def make_sdist(index: Path) -> Callable[..., Path]:
     """Add an sdist to the index."""
 

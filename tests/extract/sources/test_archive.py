@@ -32,8 +32,8 @@ def tar(path: Path, members: Iterable[tuple[str | tarfile.TarInfo, bytes]], mode
     return path
 
 
-def pack(path: Path, members: Iterable[tuple[str | zipfile.ZipInfo, bytes]]) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
+def pack(path: Path, members: Iterable[tuple[str | zipfile.ZipInfo, bytes]], method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
         for member, data in members:
             archive.writestr(member, data)
     return path
@@ -104,15 +104,9 @@ def test_an_archive_out_of_proportion_is_not_read(tmp_path: Path, name: str) -> 
     path = tmp_path / name
     members = [(f"{number}.py", bytes(30 << 20)) for number in range(3)]
     if name.endswith(".whl"):
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive_file:
-            for member, data in members:
-                archive_file.writestr(member, data)
+        pack(path, members, zipfile.ZIP_DEFLATED)
     else:
-        with tarfile.open(path, f"w:{name.rpartition('.')[2]}") as packed:
-            for member, data in members:
-                info = tarfile.TarInfo(member)
-                info.size = len(data)
-                packed.addfile(info, io.BytesIO(data))
+        tar(path, members, f"w:{name.rpartition('.')[2]}")
     assert "bytes of it unpack to more than" in refused(path)
 
 

@@ -127,8 +127,10 @@ def test_what_is_no_past_day_is_refused(day: str) -> None:
         ExtractOptions(as_of=day)
 
 
-def test_an_older_pip_is_named(install: Callable[..., Path]) -> None:
-    install("pip", "25.3", {"pip_of_the_test.py": ""})
+def test_an_older_pip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pip-25.3.dist-info").mkdir()
+    (tmp_path / "pip-25.3.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 25.3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(
         UsageError, match=r"needs pip 26\.0 or later, and there is 25\.3 here; python -m pip install -U"
     ):

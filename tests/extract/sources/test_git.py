@@ -11,8 +11,8 @@ import pytest
 from extract.proofs.runtime import original_folders
 from extract.proofs.sdists import fetch_tests
 from extract.sources import open_source
+from extract.sources.contents import store_folder
 from extract.sources.git import GitError, GitSpec, _explain, others_of, parse_git  # noqa: F401 (the page names them)
-from extract.sources.store import store_folder
 from lemur_core.files.errors import RetryableError, UserError
 from tests.builders.suites import read_table, table
 
@@ -219,11 +219,21 @@ SDIST_WITHOUT_TESTS = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def redirect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have git take another address for one of the web."""
+
+    def make(of: str, to: str) -> None:
+        (tmp_path / "gitconfig").write_text(f'[url "{to}"]\n\tinsteadOf = {of}\n')
+        monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+
+    return make
+
+
 def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_states(
-    repository: Any, make_wheel: Any, make_sdist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Any, make_wheel: Any, make_sdist: Any, tmp_path: Path, redirect: Any
 ) -> None:
-    (tmp_path / "gitconfig").write_text(f'[url "{repository.url}"]\n\tinsteadOf = https://github.com/o/tiny.git\n')
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    redirect("https://github.com/o/tiny.git", repository.url)
     for version, tag in (("1.1", "v1.1.9"), ("1.2", "v1.2.0"), ("1.2", "1.2.1rc1"), ("1.2", "nightly"), ("1.3", "1.3")):
         repository.commit({"test/nn/test_x.py": f"# {tag}\n", "test/data.json": "[]", "tiny.py": f"# {version}\n"})
         repository.git("tag", "-a", "-m", "release", tag)
@@ -240,10 +250,9 @@ def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_state
 
 
 def test_tests_come_from_the_newest_commit_where_no_tag_is_near_and_only_the_description_links_to_the_repository(
-    repository: Any, make_wheel: Any, make_sdist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Any, make_wheel: Any, make_sdist: Any, redirect: Any
 ) -> None:
-    (tmp_path / "gitconfig").write_text(f'[url "{repository.url}"]\n\tinsteadOf = https://github.com/o/tiny_net\n')
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    redirect("https://github.com/o/tiny_net", repository.url)
     repository.commit({"tests/test_x.py": "# old\n"})
     repository.git("tag", "v1.0")
     repository.commit({"tests/test_x.py": "# new\n"})
@@ -258,10 +267,9 @@ def test_tests_come_from_the_newest_commit_where_no_tag_is_near_and_only_the_des
 
 
 def test_tests_whose_repository_is_out_of_reach_are_asked_for_again(
-    make_wheel: Any, make_sdist: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make_wheel: Any, make_sdist: Any, redirect: Any
 ) -> None:
-    (tmp_path / "gitconfig").write_text('[url "http://127.0.0.1:1/"]\n\tinsteadOf = https://github.com/\n')
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    redirect("https://github.com/", "http://127.0.0.1:1/")
     make_wheel("tiny", "1.0", {"tiny/__init__.py": ""}, "Home-page: https://github.com/o/tiny\n")
     make_sdist("tiny", "1.0", SDIST_WITHOUT_TESTS)
     source = open_source("tiny@1.0")

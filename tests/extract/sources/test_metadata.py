@@ -1,9 +1,9 @@
 """What is read from the texts of a project: name, version, license, requirements, and where its packages are."""
 
 from dataclasses import replace
+from pathlib import Path
 
-from extract.sources.contents import apply_roots, list_files
-from extract.sources.layout import read_setup_script
+from extract.sources.contents import make_source
 from extract.sources.metadata import PackageFacts, is_text, read_facts
 from tests.builders.suites import table
 
@@ -71,13 +71,10 @@ def test_requirements(texts: dict[str, bytes], expected: list[str]) -> None:
 
 def test_a_setup_script_is_only_read() -> None:
     """Its literals are; what running it would show is left out."""
-    assert read_setup_script(SETUP.decode()) == {
-        "name": "acme",
-        "install_requires": ["torch>=1.8", "numpy"],
-        "package_dir": {"": "lib", "old.acme": "source"},
-    }
+    facts = read_facts({"setup.py": SETUP})
+    assert (facts.requires, facts.roots) == (("torch>=1.8", "numpy"), (("lib", ""), ("source", "old.acme")))
     for text in ("", "setup()", "setup(**x)", "x.append(1)", "setup(*a, name=b)", "\0", "(" * 5000, "-" * 90000 + "1"):
-        assert read_setup_script(text) == {}
+        assert read_facts({"setup.py": text.encode()}) == read_facts({"setup.py": b""})
 
 
 @table(__file__, "metadata.md", "Roots", globals())
@@ -89,8 +86,9 @@ def test_roots(name: str, text: str, expected: list[tuple[str, str]]) -> None:
 
 def test_a_wheel_is_laid_out_already() -> None:
     facts = read_facts({"x-1.dist-info/METADATA": METADATA, "pkg/new/setup.py": b"setup(package_dir={'': 'lib'})"})
-    files = {"acme/nets/__init__.py": b"", "acme/nets/basis.py": b""}  # `acme` is a namespace, which nothing states
-    assert [file.module for file in apply_roots(list_files(files), facts.roots)] == ["acme.nets", "acme.nets.basis"]
+    python = {"acme/nets/__init__.py": b"", "acme/nets/basis.py": b""}  # `acme` is a namespace, which nothing states
+    source = make_source(python, facts, root=Path(), name="x@1", kind="package", version="1", origin="")
+    assert [file.module for file in source.files] == ["acme.nets", "acme.nets.basis"]
 
 
 def test_a_package_may_be_the_root() -> None:

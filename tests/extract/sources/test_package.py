@@ -4,14 +4,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from extract.sources import open_source
-from extract.sources.package import read_installed
 from lemur_core.files import pip_guarded
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, NoWheelError, download
@@ -222,54 +220,3 @@ def test_a_hostile_wheel(make_wheel: Make, cache: Path) -> None:
 def test_not_a_package(spec: str) -> None:
     with pytest.raises(UserError, match=r"is not a version|not a source"):
         open_source(spec)
-
-
-# --- the installed copy: taken only when it is the released one, and then with the same result ---
-
-INSTALLED = read_table(__file__, "package.md", "Installed", globals())
-
-
-def test_the_same_source_both_ways(make_wheel: Make, install: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_wheel("pkg", "1.0", INSTALLED, METADATA)
-    downloaded = open_source("pkg@1.0")
-    other = downloaded.root.parents[4] / "other"
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(other))
-    monkeypatch.setenv("PIP_FIND_LINKS", "/dev/null")
-    site = install("pkg", "1.0", INSTALLED, METADATA)
-    installed = open_source("pkg@1.0")
-    assert installed.root.is_relative_to(other)
-    assert replace(installed, root=downloaded.root) == downloaded
-    (site / "pkg/layers/se.py").write_text("changed\n")  # the copy in the cache stays
-    assert [installed.read(file) for file in installed.files] == [downloaded.read(file) for file in downloaded.files]
-
-
-@table(__file__, "package.md", "Which copies are released ones", globals())
-def test_which_copies_are_released_ones(install: Make, extra: dict[str, str], version: str) -> None:
-    site = install("pkg", "1.0", INSTALLED, METADATA, **extra)
-    (site / "pkg/added.py").write_text("")  # beside the package, of which it is no part
-    contents = read_installed("pkg", version)
-    if extra != {"INSTALLER": "pip\n"}:
-        assert contents is None
-        return
-    assert contents is not None
-    assert list(contents.python) == ["pkg/__init__.py", "pkg/layers/se.py"]
-    assert list(contents.texts) == ["pkg-1.0.dist-info/METADATA"]
-
-
-@table(__file__, "package.md", "A copy that differs from its record", globals())
-def test_a_copy_that_differs_from_its_record(install: Make, damage: Callable[[Path, Path], object]) -> None:
-    site = install("pkg", "1.0", INSTALLED, METADATA)
-    assert read_installed("pkg", "1.0") is not None
-    damage(site, site / "pkg-1.0.dist-info/RECORD")
-    assert read_installed("pkg", "1.0") is None
-
-
-def test_another_build_than_the_pinned_one_is_fetched_instead(install: Make, make_wheel: Make, cache: Path) -> None:
-    make_wheel("pkg", "1.0", INSTALLED, METADATA)
-    pinned = open_source("pkg@1.0").digest
-    for path in cache.rglob("*.json"):
-        path.unlink()
-    install("pkg", "1.0", {**INSTALLED, "pkg/version.py": "cuda = '12'\n"}, METADATA)
-    for tree in cache.rglob("trees/*"):
-        tree.rename(tree.with_name("gone"))
-    assert open_source("pkg@1.0", digest=pinned).digest == pinned
