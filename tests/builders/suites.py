@@ -92,7 +92,7 @@ def read_suite(path: Path, verbs: Collection[str]) -> list[Case]:
         raise ValueError(f"{path.name}: two cases have one title: {sorted(titles)}")
     for case in cases:
         files = [*case.files.items(), *shared.files.items()]
-        _make_edits(case, next(text for name, text in files if name not in case.edits))
+        _make_edits(case, next((text for name, text in files if name not in case.edits), ""))
         _add_shared(case, shared.files)
     return cases
 
