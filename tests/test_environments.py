@@ -16,15 +16,31 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lemur_core.sandbox.runtime import Runtime, find_runtime
-from tests.builders.suites import read_files, read_table
+from tests.builders import synthesis
 
 ROOT = Path(__file__).parents[1]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
+
+def write_code(width: int | str, activation: str, first: str = "") -> str:
+    return synthesis.network(head=f"{synthesis.HEAD}{first}\n", width=width, use=f"x = {activation}(x)")
+
+
 #: Networks that ask for packages which one of the environments has, by import and by a look at what is there.
-TEXTS = read_files(__file__, "environments.md")
-NETWORK = TEXTS["NETWORK"]
-CODES = read_table(__file__, "environments.md", "Codes", globals())
+CODES = {
+    "plain": write_code(8, "torch.relu"),
+    "einops": write_code(12, "torch.tanh", "from einops import rearrange"),
+    "transformers": write_code(16, "nn.functional.gelu", "import transformers"),
+    "optional": write_code(
+        "WIDER", "torch.sigmoid", "try:\n    import einops\n    WIDER = 64\nexcept ImportError:\n    WIDER = 8"
+    ),
+    "looks": write_code(
+        "WIDE", "torch.sin", "import importlib.util\nWIDE = 96 if importlib.util.find_spec('transformers') else 24"
+    ),
+    "metadata": write_code(
+        "COUNT", "torch.cos", "from importlib.metadata import distributions\nCOUNT = len(list(distributions()))"
+    ),
+}
 
 
 def make_environment(folder: Path, names: Iterable[str], without: Container[str] = ()) -> Path:

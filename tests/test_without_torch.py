@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from tests.builders import extractions
 from tests.builders.commands import LEMUR, environment
 from tests.builders.suites import read_files, read_table
-from tests.test_environments import NETWORK, make_environment, make_row
+from tests.test_environments import make_environment, make_row, write_code
 
 ROOT = Path(__file__).parents[1]
 LIGHT = [
@@ -24,7 +24,7 @@ LIGHT = [
     if not line.startswith("#")
 ]
 TEXTS = read_files(__file__, "without_torch.md")
-PLAIN, OTHER = NETWORK.format(first="", width=8, activation="torch.relu"), TEXTS["OTHER"]
+PLAIN, OTHER = write_code(8, "torch.relu"), TEXTS["OTHER"]
 CODES = {"plain": PLAIN, "near": PLAIN.replace("lr=prm", "weight_decay=0.1, lr=prm"), "other": OTHER}
 _ABSENT = "torch is not installed here; pip install numpy torch torchvision"
 #: Commands by what they need, with the line that they end with.

@@ -19,7 +19,7 @@ ARGUMENTS = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.ran
 
 
 def network(
-    name: str = "", *, block: str = "", make: str = "", use: str = "", width: int = 16, head: str = HEAD
+    name: str = "", *, block: str = "", make: str = "", use: str = "", width: int | str = 16, head: str = HEAD
 ) -> str:
     """A network with a class of this name. Args: block: its text; make, use: lines of Net; head: what is imported."""
     make = make or (f"self.block = {name}({width})" if name else "pass")
