@@ -251,7 +251,7 @@ def test_sets_are_compared_as_one_by_one(sets: list[frozenset[int]], own: frozen
 
 
 COUNTS = st.dictionaries(
-    st.sampled_from([f"{number:x}00000" for number in range(1, 10)]), st.integers(1, 4), min_size=1
+    st.sampled_from([f"{number << 40:024x}" for number in range(1, 10)]), st.integers(1, 4), min_size=1
 )
 
 
