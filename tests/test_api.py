@@ -47,34 +47,21 @@ SHOW_PROGRESS = ("BlockExtractor", "check_nn")
 TRAINING = "Training: `train`"
 
 
-#: Layers, and how they are called.
-KINDS = {
-    "nn.Conv2d(16, 16, 3, padding=1)": "x = torch.relu({})",
-    "nn.Sequential(*[nn.Identity()] * 2)": "x = x + 0 * {}.sum()",
-    "nn.Identity()": "x = {}[:, :, ::2].tanh()",
-}
-
-
-def network(choice: int) -> str:
-    """A network of seven layers that depend on the choice."""
-    picked = [list(KINDS.items())[choice // 3**place % 3] for place in range(7)]
-    layers = [f"self.layer{place} = {layer}" for place, (layer, _) in enumerate(picked)]
-    calls = [call.format(f"self.layer{place}(x)") for place, (_, call) in enumerate(picked)]
-    return synthesis.network(make="\n        ".join(layers), use="\n        ".join(calls))
-
-
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which the examples run."""
     (tmp_path / "mylib").mkdir()
     (tmp_path / "mylib" / "layers.py").write_text(TEXTS["LAYERS"])
-    codes = [network(0), network(1093), network(2186), network(0).replace("self.stem", "self.first")]
+    codes = [
+        *map(synthesis.varied_network, (0, 1093, 2186)),
+        synthesis.varied_network(0).replace("self.stem", "self.first"),
+    ]
     rows = [
         {"nn": f"tiny-{number}", "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc",
          "epoch": 1, "accuracy": 0.5 + number / 100, "duration": 1, "prm": {"lr": 0.01}}
         for number, code in enumerate(codes)
     ]  # fmt: skip
-    (tmp_path / "network.py").write_text(network(600))
+    (tmp_path / "network.py").write_text(synthesis.varied_network(600))
     (tmp_path / "networks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -224,7 +211,7 @@ def test_examples_of_folders(place: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert repr(block) == "<LibraryBlock mylib::SqueezeExcitation backward 22 lines NOASSERTION>"
     assert repr(library) == "<BlockLibrary blocks 2 blocks: 2 backward>"
     assert list(library.blocks.name) == [block.name for block in library]
-    new = snapshot.novelty(network(600))
+    new = snapshot.novelty(synthesis.varied_network(600))
     assert not new.known
     assert names.novelty.verdict == "novel"
     assert new.nearest[0].folder == "snapshot"

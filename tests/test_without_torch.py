@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from packaging.requirements import Requirement
 
-from tests.builders import extractions
+from tests.builders import extractions, synthesis
 from tests.builders.commands import LEMUR, environment
-from tests.builders.suites import read_files, read_table
+from tests.builders.suites import read_table
 from tests.test_environments import make_environment, make_row, write_code
 
 ROOT = Path(__file__).parents[1]
@@ -23,9 +23,9 @@ LIGHT = [
     for line in (ROOT / "requirements-light.txt").read_text(encoding="utf-8").splitlines()
     if not line.startswith("#")
 ]
-TEXTS = read_files(__file__, "without_torch.md")
-PLAIN, OTHER = write_code(8, "torch.relu"), TEXTS["OTHER"]
-CODES = {"plain": PLAIN, "near": PLAIN.replace("lr=prm", "weight_decay=0.1, lr=prm"), "other": OTHER}
+PLAIN = write_code(8, "torch.relu")
+NEAR = PLAIN.replace("lr=prm", "weight_decay=0.1, lr=prm")
+CODES = {"plain": PLAIN, "near": NEAR, "other": synthesis.varied_network(1093)}
 _ABSENT = "torch is not installed here; pip install numpy torch torchvision"
 #: Commands by what they need, with the line that they end with.
 REFUSED = read_table(__file__, "without_torch.md", "Refused", globals())
@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, lemur: Lemur) -> Path:
     for name, code in CODES.items():
         (base / f"{name}.py").write_text(code, encoding="utf-8")
     (base / "new").mkdir()
-    (base / "new" / "other.py").write_text(CODES["other"].replace("Sequential", "ModuleList"), encoding="utf-8")
+    (base / "new" / "other.py").write_text(synthesis.varied_network(2186), encoding="utf-8")
     made = lemur("curate", base / "rows.jsonl", "--out", base / "snapshot", "--license", "MIT")
     assert made.returncode == 0, made.stderr
     assert f"graphs are not compared: {_ABSENT}" in made.stderr

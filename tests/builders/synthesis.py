@@ -28,6 +28,22 @@ def network(
     return f"{head}{block or OWN.get(name, '')}\n\n{net}"
 
 
+#: Layers, and how they are called.
+_LAYERS = {
+    "nn.Conv2d(16, 16, 3, padding=1)": "x = torch.relu({})",
+    "nn.Sequential(*[nn.Identity()] * 2)": "x = x + 0 * {}.sum()",
+    "nn.Identity()": "x = {}[:, :, ::2].tanh()",
+}
+
+
+def varied_network(choice: int) -> str:
+    """A network of seven layers that depend on the choice: their texts are not near. Args: choice: up to 3**7."""
+    picked = [list(_LAYERS.items())[choice // 3**place % 3] for place in range(7)]
+    layers = [f"self.layer{place} = {layer}" for place, (layer, _) in enumerate(picked)]
+    calls = [call.format(f"self.layer{place}(x)") for place, (_, call) in enumerate(picked)]
+    return network(make="\n        ".join(layers), use="\n        ".join(calls))
+
+
 def traced(folder: Path, codes: dict[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """What classes compute, by a name of one's own: the name of the class and its code."""
     return visits.trace(folder, {key: (name, code, ARGUMENTS) for key, (name, code) in codes.items()})
