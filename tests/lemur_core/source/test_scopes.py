@@ -170,7 +170,6 @@ def simple() -> st.SearchStrategy[list[str]]:
         st.builds("from m import {} as {}, {}".format, NAMES, NAMES, NAMES),
         st.builds("global {}".format, NAMES),
         st.builds("nonlocal {}".format, NAMES),
-        st.builds("{} += {}".format, NAMES, EXPRESSIONS),
         st.builds("assert {}".format, EXPRESSIONS),
     )
     return lines.map(lambda line: [line])
@@ -191,8 +190,7 @@ def blocks(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
         block(st.builds("for {} in {}:".format, NAMES, EXPRESSIONS)),
         block(st.builds("with {} as ({}, {}):".format, EXPRESSIONS, NAMES, NAMES)),
         block(st.builds("if {}:".format, NAMES)),
-        st.builds(lambda a, b, c, e: ["try:", *a, f"except {e} as error:", *b, "else:", *b, "finally:", *c], body, body, body, NAMES),
-        st.builds(lambda a, b, e: [f"while {e}:", *a, "else:", *b], body, body, EXPRESSIONS),
+        st.builds(lambda a, b, e: ["try:", *a, f"except {e} as error:", *b], body, body, NAMES),
         st.builds(
             lambda subject, x, y, z, rest: [f"match {subject}:", f"    case [{x}, {{'k': {y}, **{z}}}]:", *indented(rest)],
             EXPRESSIONS, st.just("a"), st.just("b"), st.just("c"), body,
