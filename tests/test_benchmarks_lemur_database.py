@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from benchmarks.lemur_database import add_arch_uid, grow, make
+from benchmarks.lemur_database import make
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_source
@@ -48,28 +48,6 @@ def test_database_and_release_have_the_same_rows(made: Path, lemur_wheel: Path) 
     assert found.num_rows > 800
     assert found.to_pylist() == release.to_pylist()
     assert found.column("arch_uid").null_count == found.num_rows  # the ids are MD5s of the texts
-
-
-@pytest.mark.slow
-@pytest.mark.network
-def test_grown_and_with_identities(made: Path, tmp_path: Path) -> None:
-    path = tmp_path / "grown.db"
-    path.write_bytes(made.read_bytes())
-    (tmp_path / "peer.py").write_text("def arch_uid(code):\n    return f'{len(code):032x}'\n")
-    before = table_of(str(path))
-    networks = len(set(before.column("nn").to_pylist()))
-    add_arch_uid(path, tmp_path / "peer.py")
-    grow(path, networks + 50, 12_000)
-    after = table_of(str(path))
-    named = {
-        name: (code, uid)
-        for name, code, uid in zip(*(after.column(n).to_pylist() for n in ("nn", "nn_code", "arch_uid")), strict=True)
-    }
-    assert len(named) == networks + 50
-    assert all(uid == f"{len(code):032x}" for name, (code, uid) in named.items() if "-copy" not in name)
-    assert all(code.startswith("# copy ") for name, (code, _) in named.items() if "-copy" in name)
-    assert after.num_rows > 2 * before.num_rows
-    assert all(prm != "{}" for prm in after.column("prm").to_pylist())
 
 
 def release_of(wheel: Path, version: str) -> LemurRelease:

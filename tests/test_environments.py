@@ -6,50 +6,72 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Container, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.pylock import Pylock
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lemur_core.sandbox.runtime import find_runtime
-from tests.builders.suites import read_files, read_table
+from lemur_core.sandbox.runtime import Runtime, find_runtime
+from tests.builders import synthesis
 
 ROOT = Path(__file__).parents[1]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
+
+def write_code(width: int | str, activation: str, first: str = "") -> str:
+    return synthesis.network(head=f"{synthesis.HEAD}{first}\n", width=width, use=f"x = {activation}(x)")
+
+
 #: Networks that ask for packages which one of the environments has, by import and by a look at what is there.
-TEXTS = read_files(__file__, "environments.md")
-NETWORK = TEXTS["NETWORK"]
-CODES = read_table(__file__, "environments.md", "Codes", globals())
+CODES = {
+    "plain": write_code(8, "torch.relu"),
+    "einops": write_code(12, "torch.tanh", "from einops import rearrange"),
+    "transformers": write_code(16, "nn.functional.gelu", "import transformers"),
+    "optional": write_code(
+        "WIDER", "torch.sigmoid", "try:\n    import einops\n    WIDER = 64\nexcept ImportError:\n    WIDER = 8"
+    ),
+    "looks": write_code(
+        "WIDE", "torch.sin", "import importlib.util\nWIDE = 96 if importlib.util.find_spec('transformers') else 24"
+    ),
+    "metadata": write_code(
+        "COUNT", "torch.cos", "from importlib.metadata import distributions\nCOUNT = len(list(distributions()))"
+    ),
+}
 
 
-def make_environment(folder: Path, further: tuple[str, ...] = ()) -> Path:
-    """An environment that holds the product, what it declares, and `further`: links to what is installed here."""
+def make_environment(folder: Path, names: Iterable[str], without: Container[str] = ()) -> Path:
+    """An environment that holds the product and these packages with what they need: links to what is installed here."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    names = tuple(Requirement(text).name for text in DECLARED["dependencies"])
-    for name, target in find_runtime(("lemur-curator", *names, *further)).links().items():
+    found = find_runtime(("lemur-curator", *names)).folders
+    kept = {name: place for name, place in found.items() if name not in without}
+    for name, target in Runtime({}, kept).links().items():
         (site / name).parent.mkdir(exist_ok=True)
         if not (site / name).exists():
             (site / name).symlink_to(target)
     return folder / "bin" / "python"
 
 
+def make_row(name: str, code: str, **prm: Any) -> str:
+    row = {"nn": name, "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc"}
+    prm |= {"lr": 0.1, "momentum": 0.9}
+    return json.dumps(row | {"epoch": 1, "accuracy": 0.5, "duration": 1, "prm": json.dumps(prm)}) + "\n"
+
+
 @pytest.mark.slow
 def test_a_fuller_environment_of_another_place_gives_the_same_bytes(tmp_path: Path) -> None:
-    with (tmp_path / "rows.jsonl").open("w", encoding="utf-8") as file:
-        for name, code in CODES.items():
-            row = {"nn": name, "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc"}
-            prm = json.dumps({"lr": 0.1, "momentum": 0.9, "transform": "norm_32"})
-            row |= {"epoch": 1, "accuracy": 0.5, "duration": 1, "prm": prm}
-            file.write(json.dumps(row) + "\n")
+    rows = "".join(make_row(name, code, transform="norm_32") for name, code in CODES.items())
+    (tmp_path / "rows.jsonl").write_text(rows, encoding="utf-8")
+    declared = [Requirement(text).name for text in DECLARED["dependencies"]]
     made: dict[str, Path] = {}
     fuller = ("einops", "transformers", "hypothesis", "psutil", "pandas")
     elsewhere = {"PYTHONHASHSEED": "7", "TZ": "Pacific/Apia", "LC_ALL": "C", "COLUMNS": "40"}
     for name, further, settings in (("declared", (), {}), ("fuller", fuller, elsewhere)):
-        python = make_environment(tmp_path / name, further)
+        python = make_environment(tmp_path / name, (*declared, *further))
         seen = subprocess.run([python, "-P", "-c", "import einops, transformers"], check=False, capture_output=True)
         assert (seen.returncode == 0) == bool(further), "the environments differ in this"
         made[name] = tmp_path / f"snapshot-{name}"
@@ -100,20 +122,16 @@ def test_the_lock_is_what_is_installed_by_and_holds_all() -> None:
     lock = Pylock.from_dict(tomllib.loads(text))
     lock.validate()
     locked = {package.name: str(package.version) for package in lock.packages}
-    constraints = {}
-    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            requirement = Requirement(line)
-            ((operator, version),) = [(item.operator, item.version) for item in requirement.specifier]
-            assert operator == "=="
-            constraints[canonicalize_name(requirement.name)] = version
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [Requirement(line) for line in lines if not line.startswith("#")]
+    specifiers = {canonicalize_name(requirement.name): [*requirement.specifier] for requirement in pinned}
+    assert {item.operator for (item,) in specifiers.values()} == {"=="}
+    constraints = {name: item.version for name, (item,) in specifiers.items()}
     assert locked.items() <= constraints.items()
     assert {"torch", "torchvision", "numpy", "pyarrow"} <= locked.keys()
     assert "://" not in text
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = {canonicalize_name(Requirement(line).name): line for line in lines if not line.startswith("#")}
     extras = DECLARED["optional-dependencies"].values()
     for text in (*DECLARED["dependencies"], *(text for extra in extras for text in extra)):
         requirement = Requirement(text)
-        (version,) = Requirement(pinned[canonicalize_name(requirement.name)]).specifier
-        assert requirement.specifier.contains(version.version), f"{text}: run make lock"
+        version = constraints[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{text}: run make lock"

@@ -21,7 +21,8 @@ from curate.sources import open_source
 from extract.extractor import extract_to
 from extract.model.results import Options
 from tests import test_readme
-from tests.builders.suites import read_files, read_table
+from tests.builders import synthesis
+from tests.builders.suites import read_table
 
 HERE = Path(__file__).parent
 PAGES = [page for page in test_readme.PAGES if not page.name.startswith("tutorial")]
@@ -37,7 +38,8 @@ STAND_FOR = {
     "NEW.py": "new.py", "FILE": "rebuilt.py", "SPEC.json": "spec.json", "new.parquet": "new.jsonl", "newer.parquet": "newer.jsonl", "timm": "timm@1.0.30",
 }  # fmt: skip
 
-NET = read_files(__file__, "examples.md")["NET"]
+#: A network by LEMUR's contract.
+NET = synthesis.network(width=32, make="self.norm = nn.BatchNorm2d(32)", use="x = self.norm(x)")
 
 
 def reason(command: str) -> str | None:

@@ -141,28 +141,18 @@ def test_python_is_python_and_imports_what_is_there(page: Path) -> None:
                     assert hasattr(module, alias.name), f"{page.name}: {node.module}.{alias.name}"
 
 
-ALL_OPTIONS = set().union(*map(options_of, TREE))
-MODULES = sorted({module for module in re.findall(r"python -m ([\w.]+)", TEXT) if module.startswith("benchmarks")})
-
-
-@pytest.mark.parametrize("option", sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))))
-def test_options_exist(option: str) -> None:
-    quoted = re.compile(f'"(--)?{option.removeprefix("--")}"')
-    benchmarks = (ROOT / f"{module.replace('.', '/')}.py" for module in MODULES)
-    of_pip_and_uv = {"--from", "--no-deps", "--overrides"}
-    assert option in ALL_OPTIONS | {"--version", "--quiet"} | of_pip_and_uv or any(
-        quoted.search(path.read_text(encoding="utf-8")) for path in benchmarks
-    )
-
-
-@pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m ([\w.]+)", TEXT))))
-def test_benchmarks_exist(module: str) -> None:
-    assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
-
-
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"`make ([a-z-]+)`", TEXT))))
-def test_make_targets_exist(target: str) -> None:
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+def test_options_modules_and_targets_exist() -> None:
+    """Of our commands and benchmarks, of pip and uv, and of make."""
+    modules = {module: ROOT / f"{module.replace('.', '/')}.py" for module in re.findall(r"python -m ([\w.]+)", TEXT)}
+    assert [module for module, path in modules.items() if not path.is_file()] == []
+    ours = (path for module, path in modules.items() if module.startswith("benchmarks"))
+    code = "".join(path.read_text(encoding="utf-8") for path in ours)
+    known = {"--version", "--quiet", "--from", "--no-deps", "--overrides"}.union(*map(options_of, TREE))
+    further = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT)) - known
+    assert [option for option in further if not re.search(f'"(--)?{option.removeprefix("--")}"', code)] == []
+    targets = re.findall(r"`make ([a-z-]+)`", TEXT)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
 
 
 LINKS = [

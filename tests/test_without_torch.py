@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from packaging.requirements import Requirement
 
-from lemur_core.sandbox.runtime import Runtime, find_runtime
-from tests.builders import extractions
+from tests.builders import extractions, synthesis
 from tests.builders.commands import LEMUR, environment
-from tests.builders.suites import read_files, read_table
-from tests.test_environments import NETWORK
+from tests.builders.suites import read_table
+from tests.test_environments import make_environment, make_row, write_code
 
 ROOT = Path(__file__).parents[1]
 LIGHT = [
@@ -24,9 +23,9 @@ LIGHT = [
     for line in (ROOT / "requirements-light.txt").read_text(encoding="utf-8").splitlines()
     if not line.startswith("#")
 ]
-TEXTS = read_files(__file__, "without_torch.md")
-PLAIN, OTHER = NETWORK.format(first="", width=8, activation="torch.relu"), TEXTS["OTHER"]
-CODES = {"plain": PLAIN, "near": PLAIN.replace("lr=prm", "weight_decay=0.1, lr=prm"), "other": OTHER}
+PLAIN = write_code(8, "torch.relu")
+NEAR = PLAIN.replace("lr=prm", "weight_decay=0.1, lr=prm")
+CODES = {"plain": PLAIN, "near": NEAR, "other": synthesis.varied_network(1093)}
 _ABSENT = "torch is not installed here; pip install numpy torch torchvision"
 #: Commands by what they need, with the line that they end with.
 REFUSED = read_table(__file__, "without_torch.md", "Refused", globals())
@@ -38,17 +37,8 @@ Lemur = Callable[..., "subprocess.CompletedProcess[str]"]
 def lemur(tmp_path_factory: pytest.TempPathFactory) -> Lemur:
     """The command in an environment of `requirements-light.txt`: links to what is installed here."""
     base = tmp_path_factory.mktemp("light")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(base / "environment")], check=True)
-    (site,) = (base / "environment").glob("lib/python*/site-packages")
-    installed = find_runtime(("lemur-curator", *(need.name for need in LIGHT)))
-    left_out = {"torch", "torchvision", "triton", "lemur-curator"}
-    folders = {name: folder for name, folder in installed.folders.items() if name not in left_out}
-    wanted = Runtime({}, folders | {"lemur-curator": installed.folders["lemur-curator"]})
-    for name, target in wanted.links().items():
-        (site / name).parent.mkdir(exist_ok=True)
-        if not (site / name).exists():
-            (site / name).symlink_to(target)
-    python = base / "environment" / "bin" / "python"
+    left_out = {"torch", "torchvision", "triton"}
+    python = make_environment(base / "environment", [need.name for need in LIGHT], left_out)
 
     def run(*arguments: object, full: bool = False) -> subprocess.CompletedProcess[str]:
         command = [LEMUR] if full else [python, "-P", "-c", "import lemur; lemur.main()"]
@@ -65,16 +55,12 @@ def lemur(tmp_path_factory: pytest.TempPathFactory) -> Lemur:
 def folder(tmp_path_factory: pytest.TempPathFactory, lemur: Lemur) -> Path:
     """Networks, a snapshot of them that was created without PyTorch, and an extraction."""
     base = tmp_path_factory.mktemp("made")
-    with (base / "rows.jsonl").open("w", encoding="utf-8") as file:
-        for name, code in CODES.items():
-            row = {"nn": name, "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc"}
-            file.write(
-                json.dumps(row | {"epoch": 1, "accuracy": 0.5, "duration": 1, "prm": '{"lr": 0.1, "momentum": 0.9}'})
-                + "\n"
-            )
-            (base / f"{name}.py").write_text(code, encoding="utf-8")
+    rows = "".join(make_row(name, code) for name, code in CODES.items())
+    (base / "rows.jsonl").write_text(rows, encoding="utf-8")
+    for name, code in CODES.items():
+        (base / f"{name}.py").write_text(code, encoding="utf-8")
     (base / "new").mkdir()
-    (base / "new" / "other.py").write_text(CODES["other"].replace("Sequential", "ModuleList"), encoding="utf-8")
+    (base / "new" / "other.py").write_text(synthesis.varied_network(2186), encoding="utf-8")
     made = lemur("curate", base / "rows.jsonl", "--out", base / "snapshot", "--license", "MIT")
     assert made.returncode == 0, made.stderr
     assert f"graphs are not compared: {_ABSENT}" in made.stderr

@@ -29,30 +29,33 @@ def copy(folder: Path, out: Path) -> Path:
 
 def damage(folder: Path, random_: random.Random) -> str:
     """Damage one file of a folder, and in most cases make the manifest fit it again. Returns: what was done."""
-    kinds: tuple[tuple[str, Callable[[bytes, random.Random], bytes]], ...] = (
-        (MANIFEST, _mutate_json),
-        (MANIFEST, _mutate_json),
-        ("*.parquet", _mutate_table),
-        ("*.parquet", _mutate_table),
-        ("*.json", _mutate_json),
-        ("*.jsonl", _mutate_lines),
-        ("*", _mutate_bytes),
-        ("*", _mutate_bytes),
-    )
-    pattern, mutate = random_.choice(kinds)
+    pattern, mutate = random_.choice(_KINDS)
     paths = sorted(path for path in folder.rglob(pattern) if path.is_file())
     if not paths:
         return damage(folder, random_)
     path = random_.choice(paths)
     name = path.relative_to(folder).as_posix()
-    if random_.random() < 0.12:
-        return f"{name}: {_replace(path, random_)}"
-    data = mutate(path.read_bytes(), random_)
+    data = path.read_bytes()
     path.unlink()
-    path.write_bytes(data)
+    if random_.random() < 0.12:
+        what = random_.choice(list(_INSTEAD))
+        _INSTEAD[what](path)
+        return f"{name}: {what}"
+    path.write_bytes(mutate(data, random_))
     if name != MANIFEST and random_.random() < 0.85:
         _state(folder, name, path)
     return f"{name}: {mutate.__name__}"
+
+
+#: What may lie in the place of a file.
+_INSTEAD: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda path: None,
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a loop": lambda path: path.symlink_to(path.name),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link": lambda path: path.symlink_to("/proc/self/status"),
+}
 
 
 def _state(folder: Path, name: str, path: Path) -> None:
@@ -63,22 +66,6 @@ def _state(folder: Path, name: str, path: Path) -> None:
             item |= {"sha256": sha256_file(path), "bytes": path.stat().st_size}
     manifest.unlink()
     manifest.write_text(json.dumps(stated), encoding="utf-8")
-
-
-def _replace(path: Path, random_: random.Random) -> str:
-    path.unlink()
-    what = random_.choice(("nothing", "a folder", "a pipe", "a loop", "a device", "a link"))
-    if what == "a folder":
-        path.mkdir()
-    elif what == "a pipe":
-        os.mkfifo(path)
-    elif what == "a loop":
-        path.symlink_to(path.name)
-    elif what == "a device":
-        path.symlink_to("/dev/zero")
-    elif what == "a link":
-        path.symlink_to("/proc/self/status")
-    return what
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -119,28 +106,18 @@ def _mutate_json(data: bytes, random_: random.Random) -> bytes:
 
 
 def _mutate_lines(data: bytes, random_: random.Random) -> bytes:
-    lines = data.splitlines(keepends=True)
-    if not lines:
-        return b"{}\n"
+    lines = data.splitlines(keepends=True) or [b"{}\n"]
     place = random_.randrange(len(lines))
-    way = random_.randrange(5)
-    if way == 0:
-        del lines[place]
-    elif way == 1:
-        lines.append(lines[place])
-    else:
-        lines[place] = _mutate_json(lines[place], random_) + b"\n"
+    line = lines[place]
+    lines[place] = random_.choice((b"", line + line, *[_mutate_json(line, random_) + b"\n"] * 3))
     return b"".join(lines)
 
 
 def _mutate_bytes(data: bytes, random_: random.Random) -> bytes:
-    way = random_.randrange(4)
     place = random_.randrange(len(data) + 1)
-    if way == 0:
-        return data[:place]
-    if way == 1:
-        return data[:place] + bytes([random_.randrange(256)]) + data[place + 1 :]
-    return b"" if way == 2 else data[:place] + random_.choice((b"\xff\xfe", b"\0", b"\n", b"\r")) + data[place:]
+    start, rest = data[:place], data[place + 1 :]
+    odd = random_.choice((b"\xff\xfe", b"\0", b"\n", b"\r"))
+    return random_.choice((start, start + bytes([random_.randrange(256)]) + rest, b"", start + odd + data[place:]))
 
 
 _CELLS: tuple[Any, ...] = (None, "", "x", "\x1b[2J", "0" * 64, "[1", '{"a": 1}', "[]", "-1", "A" * 70_000)
@@ -181,16 +158,26 @@ def _mutate_table(data: bytes, random_: random.Random) -> bytes:
 
 
 def _cell(value: Any, type_: pa.DataType, random_: random.Random) -> Any:
-    if pa.types.is_floating(type_):
-        return random_.choice(_RATIOS)
-    if pa.types.is_integer(type_):
-        return random_.choice(_NUMBERS)
-    if pa.types.is_boolean(type_):
-        return None if value is None else random_.choice((None, not value))
-    if pa.types.is_list(type_):
-        return random_.choice((None, [], [None], [_cell(None, type_.value_type, random_)] * 3))
-    if pa.types.is_struct(type_):
-        return random_.choice((None, {field.name: None for field in type_}, {field.name: "x" for field in type_}))
     if isinstance(value, str) and value[:1] in "{[" and random_.random() < 0.7:
         return _mutate_json(value.encode(), random_).decode("utf-8", "replace")
-    return random_.choice(_CELLS)
+    values = _CELLS
+    if pa.types.is_floating(type_):
+        values = _RATIOS
+    elif pa.types.is_integer(type_):
+        values = _NUMBERS
+    elif pa.types.is_boolean(type_):
+        values = (None, not value)
+    elif pa.types.is_list(type_):
+        values = (None, [], [None], [_cell(None, type_.value_type, random_)] * 3)
+    elif pa.types.is_struct(type_):
+        values = (None, {field.name: None for field in type_}, {field.name: "x" for field in type_})
+    return random_.choice(values)
+
+
+#: More often than once where the readers look at it.
+_KINDS: tuple[tuple[str, Callable[[bytes, random.Random], bytes]], ...] = (
+    *[(MANIFEST, _mutate_json)] * 2,
+    *[("*.parquet", _mutate_table)] * 2,
+    *[("*.json", _mutate_json), ("*.jsonl", _mutate_lines)],
+    *[("*", _mutate_bytes)] * 2,
+)

@@ -13,9 +13,7 @@ Blocks above the first case are files of every case; in one of them, a line `...
     # gives: SIZE == 2
     ```
 
-A fence ` ```diff ` is an edit of the first file of its case, or of the page where the case has no other: lines that begin with a
-space or `-` stand once in that file, and those with a space or `+` replace them; `@@` begins the next place. A table whose first
-column is `case` and another one a verb has a case in each row: the other cells are its files, a line each statement.
+A table whose first column is `case` and another one a verb has a case in each row: the other cells are its files, a line each.
 
 A test names pages and the verbs that it checks: `@suite(__file__, "names.md", verbs=("gives", "has", "lacks"))`. A page fails to
 load if a case expects nothing, or has a verb that the test does not know: a misspelt expectation is not a comment.
@@ -44,7 +42,6 @@ class Case:
 
     title: str
     files: dict[str, str] = field(default_factory=dict)
-    edits: set[str] = field(default_factory=set)
     expected: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -91,8 +88,6 @@ def read_suite(path: Path, verbs: Collection[str]) -> list[Case]:
     if len(set(titles)) < len(titles):
         raise ValueError(f"{path.name}: two cases have one title: {sorted(titles)}")
     for case in cases:
-        files = [*case.files.items(), *shared.files.items()]
-        _make_edits(case, next(text for name, text in files if name not in case.edits))
         _add_shared(case, shared.files)
     return cases
 
@@ -183,15 +178,13 @@ def _read_cases(title: str, lines: list[str], known: Collection[str]) -> Iterato
                 case.expected.setdefault(name, []).append("\n".join(block))
                 name = ""
                 continue
-            paths = [] if name or mark[2] == "diff" else [n for n, text in enumerate(block) if text.startswith("--- ")]
+            paths = [] if name else [n for n, text in enumerate(block) if text.startswith("--- ")]
             if not name and "" in case.files and paths[:1] != [0]:
                 yield case
                 number += 1
                 case = Case(f"{title}, {number}")
             if known:
                 _take_expected(case, block, known)
-            if mark[2] == "diff":
-                case.edits.add(name)
             for first, last in pairwise([*paths, len(block)]):
                 case.files[block[first][4:]] = "".join(f"{kept}\n" for kept in block[first + 1 : last])
             if paths[:1] != [0]:
@@ -212,19 +205,6 @@ def _read_row(row: dict[str, str], files: dict[str, str], known: Collection[str]
         else:
             case.files[column] = f"{cell}\n"
     return case
-
-
-def _make_edits(case: Case, base: str) -> None:
-    """Replace each file that is written as an edit of another by its text."""
-    for name in case.edits:
-        text = f"\n{base}"
-        for place in re.split(r"^@@\n", case.files[name], flags=re.M):
-            lines = [line or " " for line in place.splitlines()]
-            old, new = ("".join(f"{line[1:]}\n" for line in lines if line[0] in signs) for signs in (" -", " +"))
-            if text.count(f"\n{old}") != 1 or any(line[0] not in " +-" for line in lines):
-                raise ValueError(f"{case.title}: the lines of an edit have to stand once in the file:\n{old}")
-            text = text.replace(f"\n{old}", f"\n{new}")
-        case.files[name] = text[1:]
 
 
 def _take_expected(case: Case, block: list[str], known: Collection[str]) -> None:

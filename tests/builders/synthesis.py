@@ -19,13 +19,29 @@ ARGUMENTS = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.ran
 
 
 def network(
-    name: str = "", *, block: str = "", make: str = "", use: str = "", width: int = 16, head: str = HEAD
+    name: str = "", *, block: str = "", make: str = "", use: str = "", width: int | str = 16, head: str = HEAD
 ) -> str:
     """A network with a class of this name. Args: block: its text; make, use: lines of Net; head: what is imported."""
     make = make or (f"self.block = {name}({width})" if name else "pass")
     use = use or ("x = self.block(x)" if name else "pass")
     net = TEXTS["_NETWORK"].replace("WIDTH", str(width)).replace("MAKE", make).replace("USE", use)
     return f"{head}{block or OWN.get(name, '')}\n\n{net}"
+
+
+#: Layers, and how they are called.
+_LAYERS = {
+    "nn.Conv2d(16, 16, 3, padding=1)": "x = torch.relu({})",
+    "nn.Sequential(*[nn.Identity()] * 2)": "x = x + 0 * {}.sum()",
+    "nn.Identity()": "x = {}[:, :, ::2].tanh()",
+}
+
+
+def varied_network(choice: int) -> str:
+    """A network of seven layers that depend on the choice: their texts are not near. Args: choice: up to 3**7."""
+    picked = [list(_LAYERS.items())[choice // 3**place % 3] for place in range(7)]
+    layers = [f"self.layer{place} = {layer}" for place, (layer, _) in enumerate(picked)]
+    calls = [call.format(f"self.layer{place}(x)") for place, (_, call) in enumerate(picked)]
+    return network(make="\n        ".join(layers), use="\n        ".join(calls))
 
 
 def traced(folder: Path, codes: dict[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:

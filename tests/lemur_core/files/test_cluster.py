@@ -11,6 +11,7 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from lemur_core.files.workers import on_cluster
+from tests.builders import synthesis
 
 ROOT = Path(__file__).parents[3]
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -45,20 +46,6 @@ print(json.dumps({"killed": len(killed), "statistics": os.environ["RAY_USAGE_STA
 cluster.shutdown()
 """
 
-NET = """import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.layers = nn.Sequential({layers}, nn.Flatten(), nn.LazyLinear(out_shape[0]))
-
-    def forward(self, x):
-        return self.layers(x)
-"""
-LAYERS = ("nn.Conv2d(3, 4, 3)", "nn.Conv2d(3, 4, 3), nn.ReLU()", "nn.MaxPool2d(2), nn.Tanh()", "nn.AvgPool2d(4)")
-
 
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 def test_without_ray_it_is_said_what_to_install() -> None:
@@ -70,7 +57,8 @@ def test_without_ray_it_is_said_what_to_install() -> None:
 @pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed: pip install 'lemur-curator[ray]'")
 def test_equal_bytes_on_one_node_and_two_and_when_a_worker_is_killed(tmp_path: Path) -> None:
     row = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1, "prm": "{}"}
-    rows = [{"nn": f"n-{place}", "nn_code": NET.format(layers=layers), **row} for place, layers in enumerate(LAYERS)]
+    codes = map(synthesis.varied_network, (0, 600, 1093, 2186))
+    rows = [{"nn": f"n-{place}", "nn_code": code, **row} for place, code in enumerate(codes)]
     rows += [{"nn": "broken", "nn_code": "def f(:"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "script.py").write_text(SCRIPT)

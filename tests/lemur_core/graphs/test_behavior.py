@@ -4,13 +4,79 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
+from benchmarks.twins import NetNumbers, find_twins
+from benchmarks.twins_entry import judge
 from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.networks import trace
 from lemur_core.graphs.networks.behavior import measure_behavior
 from lemur_core.graphs.networks.order import count_weights, order_parameters
 from lemur_core.graphs.networks.trace import trace_network
-from tests.builders.twins import CASE, DIFFERENT, NET, PLAIN, SAME
+
+#: One network in several spellings, and others that are nearly the same.
+CASE = {
+    "in_shape": [2, 3, 8, 8],
+    "out_shape": [10],
+    "dtype": "float32",
+    "values": [0.0, 1.0],
+    "output": [2, 10],
+    "words": 0,
+}
+NET = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, in_shape, out_shape, prm, device):
+        super().__init__()
+        self.{stem} = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.{norm} = nn.BatchNorm2d(8)
+        self.side = nn.Conv2d(3, 8, 1, bias=False)
+        self.head = nn.Linear(8, out_shape[0])
+        self.drop = nn.Dropout(0.3)
+        {more}
+
+    def forward(self, x):
+        {body}
+        return self.head(self.drop({pool}))
+"""
+PLAIN = {
+    "stem": "stem",
+    "norm": "norm",
+    "more": "pass",
+    "body": "x = self.norm(self.stem(x)).relu() + self.side(x)",
+    "pool": "x.mean((2, 3))",
+}
+SAME = {
+    "names and operands": {"stem": "z", "norm": "a", "body": "x = self.side(x) + F.relu(self.a(self.z(x)))"},
+    "a formula": {"body": "x = self.norm(self.stem(x)).clamp(min=0) * 1.0 + self.side(x)"},
+    "a conversion to the type that it has": {"pool": "x.float().mean((2, 3), dtype=torch.float32)"},
+    "a pooling": {"pool": "F.adaptive_avg_pool2d(x, 1).flatten(1)"},
+    "a convolution by hand": {
+        "body": "y = (self.stem.weight.view(8, -1) @ F.unfold(x, 3, padding=1)).view(len(x), 8, *x.shape[2:]);"
+        " x = self.norm(y).relu() + self.side(x)"
+    },
+    "a constant, kept": {
+        "more": "self.register_buffer('two', torch.tensor(2.0))",
+        "body": "x = (self.norm(self.stem(x)).relu() * self.two + self.side(x) * self.two) / 2",
+    },
+}
+DIFFERENT = {
+    "what is added to a variance": {"more": "self.norm.eps = 1e-6"},
+    "the side is not added": {"body": "x = self.norm(self.stem(x)).relu() + 0 * self.side(x)"},
+    "another bound": {"body": "x = F.relu6(self.norm(self.stem(x))) + self.side(x)"},
+    "the value of a buffer": {
+        "more": "self.register_buffer('two', torch.tensor(2.5))",
+        "body": "x = (self.norm(self.stem(x)).relu() * self.two + self.side(x) * self.two) / 2",
+    },
+    "a gradient that stops": {"body": "x = self.norm(self.stem(x)).relu().detach() + self.side(x)"},
+    "train mode alone": {"body": "x = (self.norm(self.stem(x)) if self.training else self.norm(self.stem(x)).relu()) + self.side(x)"},
+    "noise that is added": {"pool": "x.mean((2, 3)) + torch.randn(len(x), 1) - torch.randn(len(x), 1)"},
+    "the rate of dropout": {"pool": "F.dropout(x.mean((2, 3)), 0.5, self.training)"},
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +144,23 @@ def test_a_long_run_is_not_recorded_and_construction_may_be_long(monkeypatch: py
     assert trace_network({"code": built, "prm": {}, "cases": [CASE]})["graph"]
     answer = trace_network({"code": long, "prm": {}, "cases": [CASE]})
     assert answer == {"runs": True, "category": "not_recorded", "error": "it runs more than 60 operations"}
+
+
+# The judge of the benchmarks, which runs both.
+
+
+def measure(changes: dict[str, str]) -> NetNumbers:
+    answer: dict[str, Any] = judge({"code": NET.format(**PLAIN | changes), "prm": {}, "cases": [CASE]})
+    return TypeAdapter(NetNumbers).validate_python(answer)
+
+
+def test_the_judge_tells_one_computation_from_another() -> None:
+    plain = measure({})
+    assert all(measure(changes).equals(plain) for changes in SAME.values())
+    for name, changes in DIFFERENT.items():
+        numbers = measure(changes)
+        # No gradient reaches the parameters before the one that stops; all others differ in their numbers alone.
+        assert numbers.sizes == ([10, 24, 80] if name == "a gradient that stops" else [8, 8, 10, 24, 80, 216])
+        assert not numbers.equals(plain), name
+    numbers = {"a": plain, "b": measure(DIFFERENT["another bound"]), "c": measure(SAME["a formula"]), "d": plain}
+    assert find_twins([["a", "b", "c", "d", "e"]], numbers) == [["a", "c", "d"]], "twins of twins are one group"

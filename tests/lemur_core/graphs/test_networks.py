@@ -31,6 +31,7 @@ CHAIN = """class Net(nn.Module):
 SHAPES = {"in_shape": [2, 3, 16, 16], "out_shape": [5], "output": [2, 5]}
 CASE = {**SHAPES, "dtype": "float32", "values": [0.0, 1.0], "words": 0}
 PRM = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "batch": 2, "width": 8}
+TWO = "self.a = nn.Conv2d(8, 8, 3, padding=1); self.b = nn.Conv2d(8, 8, 3, padding=1)"
 PAGES = ("networks.md", "spellings.md", "values.md", "widths.md")
 CASES = {
     f"{page}: {case.title}": case for page in PAGES for case in read_suite(Path(__file__).with_name(page), ("same",))
@@ -68,8 +69,7 @@ def pair(case: Case) -> tuple[str, str]:
         return file_of(case.files["plain"]), file_of(case.code)
     one, other = (case.files[name] for name in ("one", "other"))
     if one.count("\n") == 1:  # a row of a table
-        given = case.files.get("given", "").rstrip("\n")
-        rows = (text if "→" in text else f"{given} → {text}" for text in (one, other))
+        rows = (text if "→" in text else f"{TWO} → {text}" for text in (one, other))
         one, other = (re.sub(" ?→ ", "\n# forward\n", row) for row in rows)
     return file_of(one), file_of(other)
 

@@ -1,7 +1,7 @@
 """The sandbox that remembers: what is run, what is run again, and what an outcome is kept by; with one that answers as told."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,38 +23,7 @@ from lemur_core.sandbox.cached import (
 ENTRY = "lemur_core.sandbox.net:run_network"
 
 
-class Answers:
-    """In the place of the sandbox: gives prepared statuses, the last one of a job again and again."""
-
-    def __init__(self) -> None:
-        self.prepared: dict[str, list[Status]] = {}
-        self.ran: list[str] = []
-        self.opened: list[dict[str, Any]] = []
-
-    def __call__(self, **options: Any) -> "Answers":
-        self.opened.append(options)
-        return self
-
-    def __enter__(self) -> "Answers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        for job in jobs:
-            self.ran.append(job.key)
-            waiting = self.prepared.get(job.key, [Status.OK])
-            status = waiting.pop(0) if len(waiting) > 1 else waiting[0]
-            yield Outcome(job.key, status, {"of": job.key}, "" if status is Status.OK else "why", seconds=1.0)
-
-
-@pytest.fixture(autouse=True)
-def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Answers:
-    made = Answers()
-    monkeypatch.setattr(cached, "Sandbox", made)
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
-    return made
+pytestmark = pytest.mark.usefixtures("guest")
 
 
 @pytest.fixture
@@ -71,51 +40,51 @@ def ask(keys: Iterable[str], **options: Any) -> list[Outcome]:
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
-def test_what_may_be_passing_is_tried_again(answers: Answers, pauses: list[float], status: Status) -> None:
+def test_what_may_be_passing_is_tried_again(guest: Any, pauses: list[float], status: Status) -> None:
     """At the end, when all else is done, after pauses that grow."""
-    answers.prepared["a"] = [status]
+    guest.answers["a"] = status
     runs = ATTEMPTS if status in TRANSIENT else 1
     found = ask("ab", back_off=0.5)
-    assert answers.ran == ["a", "b", *"a" * (runs - 1)]
+    assert guest.ran == ["a", "b", *"a" * (runs - 1)]
     assert pauses == [1.0, 2.0][: runs - 1]
     assert {(one.key, one.status) for one in found} == {("a", status), ("b", Status.OK)}
-    assert len(answers.opened) == 1
+    assert len(guest.opened) == 1
 
 
-def test_an_attempt_that_comes_through_ends_the_retries(answers: Answers, pauses: list[float]) -> None:
-    answers.prepared["a"] = [Status.CRASHED, Status.TIMEOUT, Status.OK]
+def test_an_attempt_that_comes_through_ends_the_retries(guest: Any, pauses: list[float]) -> None:
+    guest.answers["a"] = (Status.CRASHED, Status.TIMEOUT, Status.OK)
     assert [one.status for one in ask("a")] == [Status.OK]
     assert pauses == [2.0, 4.0]
-    answers.prepared["b"] = [Status.OUT_OF_MEMORY]
+    guest.answers["b"] = Status.OUT_OF_MEMORY
     assert ask("b", transient=frozenset({Status.TIMEOUT}))[0].status is Status.OUT_OF_MEMORY
-    answers.prepared["c"] = [Status.TIMEOUT]
+    guest.answers["c"] = Status.TIMEOUT
     assert ask("c", attempts=1)[0].status is Status.TIMEOUT
     assert len(pauses) == 2
 
 
-def test_a_second_time_nothing_runs(answers: Answers) -> None:
-    answers.prepared["b"] = [Status.ERROR]
+def test_a_second_time_nothing_runs(guest: Any) -> None:
+    guest.answers["b"] = Status.ERROR
     first = ask("abc")
-    answers.ran.clear(), answers.opened.clear()
+    guest.jobs.clear(), guest.opened.clear()
     assert ask("cba") == [replace(one, reused=True, seconds=0.0) for one in reversed(first)]
-    assert answers.opened == []
+    assert guest.opened == []
     assert ask([]) == []
 
 
-def test_only_what_is_new_runs_and_the_order_holds(answers: Answers) -> None:
+def test_only_what_is_new_runs_and_the_order_holds(guest: Any) -> None:
     ask("bd")
-    answers.ran.clear()
+    guest.jobs.clear()
     assert [one.key for one in ask("abcde")] == list("abcde")
-    assert answers.ran == ["a", "c", "e"]
+    assert guest.ran == ["a", "c", "e"]
 
 
-def test_what_is_not_usable_any_more_runs_again(answers: Answers) -> None:
-    answers.prepared["b"] = [Status.ERROR]
+def test_what_is_not_usable_any_more_runs_again(guest: Any) -> None:
+    guest.answers["b"] = Status.ERROR
     ask("ab")
-    answers.ran.clear()
-    answers.prepared.clear()
+    guest.jobs.clear()
+    guest.answers.clear()
     found = ask("ab", usable=lambda _job, outcome: outcome.status is Status.OK)
-    assert answers.ran == ["b"]
+    assert guest.ran == ["b"]
     assert [(one.status, one.reused) for one in found] == [(Status.OK, True), (Status.OK, False)]
     assert ask("b")[0].status is Status.OK  # the better outcome has taken the place of the first
 

@@ -18,12 +18,10 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def run_in(box: Sandbox, folder: Path | str | None, entry: str, **payload: object) -> Outcome:
-    limits = payload.pop("limits", None)
-    assert limits is None or isinstance(limits, Limits)
-    (outcome,) = box.run(
-        [Job("one", f"attacks:{entry}", payload, limits, scratch=None if folder is None else str(folder))]
-    )
+def run_in(
+    box: Sandbox, folder: Path | str | None, entry: str, *, limits: Limits | None = None, **payload: object
+) -> Outcome:
+    (outcome,) = box.run([Job("one", f"attacks:{entry}", payload, limits, scratch=folder and str(folder))])
     return outcome
 
 

@@ -1,19 +1,19 @@
 """A stage: how its payloads are sent and its answers are checked, on receipt and on recall; with a sandbox that answers as told."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 
-from lemur_core.sandbox import Failure, Job, Limits, Outcome, Status, cached
+from lemur_core.sandbox import Failure, Limits, Outcome, Status, cached
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
 from tests.builders.suites import table
 
 GUEST = "lemur_core.sandbox.net:run_network"
+pytestmark = pytest.mark.usefixtures("guest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,50 +41,14 @@ WAITED = Outcome("", Status.TIMEOUT, error="used almost no CPU for 30 seconds", 
 GOOD = {"level": "ran", "seconds": 1, "steps": {"eval": {"lines": [3, 4]}}}
 
 
-class Guest:
-    """In the place of the sandbox: answers a job as its code says."""
-
-    def __init__(self) -> None:
-        self.answers: dict[object, Any] = {}
-        self.jobs: list[Job] = []
-
-    def __call__(self, **_: Any) -> "Guest":
-        return self
-
-    def __enter__(self) -> "Guest":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        for job in jobs:
-            self.jobs.append(job)
-            answer = self.answers[job.payload["code"]]
-            if isinstance(answer, Outcome):
-                yield replace(answer, key=job.key)
-            elif isinstance(answer, Status):
-                yield Outcome(job.key, answer, None, "line one\n  line two" if answer is Status.ERROR else "")
-            else:
-                yield Outcome(job.key, Status.OK, answer)
-
-
-@pytest.fixture(autouse=True)
-def guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Guest:
-    guest = Guest()
-    monkeypatch.setattr(cached, "Sandbox", guest)
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
-    return guest
-
-
-def ask(guest: Guest, answer: Any) -> Reply[Answered | Failure]:
+def ask(guest: Any, answer: Any) -> Reply[Answered | Failure]:
     guest.answers["x"] = answer
     with CachedSandbox() as box:
         (reply,) = STAGE.run(box, {"a": Question("x", (1, 2))})
     return reply
 
 
-def test_a_payload_is_its_fields_and_an_answer_an_instance(guest: Guest) -> None:
+def test_a_payload_is_its_fields_and_an_answer_an_instance(guest: Any) -> None:
     reply = ask(guest, GOOD)
     assert (reply.key, reply.answer) == ("a", Answered("ran", 1.0, {"eval": Step((3, 4))}))
     (job,) = guest.jobs
@@ -94,12 +58,12 @@ def test_a_payload_is_its_fields_and_an_answer_an_instance(guest: Guest) -> None
     assert len(guest.jobs) == 1
 
 
-def test_what_a_guest_could_not_do_is_an_answer(guest: Guest) -> None:
+def test_what_a_guest_could_not_do_is_an_answer(guest: Any) -> None:
     assert ask(guest, {"error": "no class Net"}).answer == Failure("no class Net")
 
 
 @table(__file__, "stage.md", "Nonsense is a crash of the job", globals())
-def test_nonsense_is_a_crash_of_the_job(guest: Guest, answer: Any, where: str) -> None:
+def test_nonsense_is_a_crash_of_the_job(guest: Any, answer: Any, where: str) -> None:
     """Nothing is converted, and no traceback reaches the caller."""
     for _ in range(2):  # on receipt and on recall
         reply = ask(guest, answer)
@@ -110,7 +74,7 @@ def test_nonsense_is_a_crash_of_the_job(guest: Guest, answer: Any, where: str) -
         assert len(reply.outcome.error) <= 200
 
 
-def test_a_job_without_an_answer(guest: Guest) -> None:
+def test_a_job_without_an_answer(guest: Any) -> None:
     reply = ask(guest, Status.ERROR)
     assert reply.answer is None
     assert reply.failure(300) == Failure("error: line one line two")
@@ -125,7 +89,7 @@ def test_a_job_without_an_answer(guest: Guest) -> None:
 
 
 @table(__file__, "stage.md", "Retries", globals())
-def test_retries(guest: Guest, monkeypatch: pytest.MonkeyPatch, retries: Retries, status: Any, runs: int) -> None:
+def test_retries(guest: Any, monkeypatch: pytest.MonkeyPatch, retries: Retries, status: Any, runs: int) -> None:
     monkeypatch.setattr(cached, "time", SimpleNamespace(sleep=lambda _seconds: None))
     guest.answers["x"] = status
     stage = SandboxStage[Answered](GUEST, Answered, Limits(), retries)
@@ -137,7 +101,7 @@ def test_retries(guest: Guest, monkeypatch: pytest.MonkeyPatch, retries: Retries
     assert len(guest.jobs) == runs
 
 
-def test_a_group_that_fails_is_halved_until_the_culprit_is_alone(guest: Guest) -> None:
+def test_a_group_that_fails_is_halved_until_the_culprit_is_alone(guest: Any) -> None:
     guest.answers |= {"abc": Status.CRASHED, "a": {"a": 1}, "bc": {"b": 2}, "b": {"b": 2}, "c": {"c": "nonsense"}}
     guest.answers["d"] = {"d": {"error": "no original"}}
     with CachedSandbox() as box:
@@ -150,14 +114,14 @@ def test_a_group_that_fails_is_halved_until_the_culprit_is_alone(guest: Guest) -
     }
 
 
-def test_an_answer_about_other_items_is_nonsense(guest: Guest) -> None:
+def test_an_answer_about_other_items_is_nonsense(guest: Any) -> None:
     guest.answers |= {"a": {"b": 1}}
     with CachedSandbox() as box:
         answers = GROUPS.run_groups(box, ["a"], lambda group: Question("".join(group)), str)
     assert answers == {"a": Failure("invalid answer: about other items")}
 
 
-def test_progress_is_counted_by_the_stage(guest: Guest, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_counted_by_the_stage(guest: Any, capsys: pytest.CaptureFixture[str]) -> None:
     guest.answers["x"] = GOOD
     stage = SandboxStage[Answered](GUEST, Answered, Limits(), label="trace", unit="networks")
     with CachedSandbox() as box:

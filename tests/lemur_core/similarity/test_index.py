@@ -1,5 +1,6 @@
-"""The indexes of kept items and the exact join against brute force."""
+"""The indexes of kept items, the joins, and one set compared with many: each against brute force."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lemur_core.graphs.identity import similarity
 from lemur_core.similarity import join
 from lemur_core.similarity.index import LexicalIndex, Neighbour, NeighbourIndex, StructuralIndex
-from lemur_core.similarity.join import exact_pairs, in_order, link_by_lsh, measure_recall
+from lemur_core.similarity.join import exact_pairs, in_order, link_by_lsh, measure_recall, pairs_between
 from lemur_core.similarity.minhash import Banding, banding_for, buckets, jaccard, signature
+from lemur_core.similarity.overlap import OverlapIndex, build_multiset
 
 
 class Sets:
@@ -154,6 +157,22 @@ def test_the_exact_join_is_that_of_brute_force(features: Any, threshold: float, 
     assert (found.joined, found.sets, found.complete) == (len(numbers), len(numbers), True)
 
 
+@given(
+    features=relatives(), threshold=st.sampled_from([0.3, 0.7, 1.0]), most=st.sampled_from([2, 20_000]), data=st.data()
+)
+def test_the_join_of_two_groups_is_that_of_brute_force(
+    features: Any, threshold: float, most: int, data: st.DataObject
+) -> None:
+    chosen = st.sets(st.integers(0, len(features.sets) - 1), min_size=1)
+    new, there = data.draw(chosen), data.draw(chosen)  # some are in both
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(join, "MAX_SETS", most)
+        found = pairs_between(features, np.array(sorted(new)), np.array(sorted(there)), threshold)
+    pairs = zip(found.a.tolist(), found.b.tolist(), strict=True)
+    true = {(a, b): near for a in new for b in there if (near := features.similarity(a, b)) >= threshold}
+    assert dict(zip(pairs, found.jaccard, strict=True)) == pytest.approx(true)
+
+
 def test_a_join_of_too_many_sets_samples_them(monkeypatch: pytest.MonkeyPatch) -> None:
     features: Any = Sets([[*range(50), 100 + i] for i in range(30)])
     monkeypatch.setattr(join, "MAX_SETS", 8)
@@ -217,3 +236,26 @@ def test_recall_counts_what_the_index_would_find() -> None:
     facts = coarse.facts()
     assert facts["recall"] == coarse.recall
     assert facts["miss_chance"] == Banding(1, 256).miss_chance(0.9)
+
+
+# One set compared with many at once: as one by one, to the last bit.
+
+SETS = st.lists(st.frozensets(st.integers(0, 12), max_size=8), max_size=6)
+
+
+@given(SETS, st.frozensets(st.integers(0, 14), max_size=8))
+def test_sets_are_compared_as_one_by_one(sets: list[frozenset[int]], own: frozenset[int]) -> None:
+    one, *others = (np.array(sorted(chosen), np.uint64) for chosen in (own, *sets))
+    index = OverlapIndex((other, None) for other in others)
+    assert index.similarities(one).tolist() == [jaccard(one, other) for other in others]
+
+
+COUNTS = st.dictionaries(
+    st.sampled_from([f"{number << 40:024x}" for number in range(1, 10)]), st.integers(1, 4), min_size=1
+)
+
+
+@given(st.lists(COUNTS, max_size=5), COUNTS)
+def test_multisets_are_compared_as_one_by_one(many: list[dict[str, int]], own: dict[str, int]) -> None:
+    index = OverlapIndex(build_multiset(Counter(counts)) for counts in many)
+    assert index.similarities(*build_multiset(own)).tolist() == [similarity(own, counts) for counts in many]

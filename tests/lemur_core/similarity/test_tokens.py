@@ -84,49 +84,45 @@ def peer(codes: list[str], folder: Path) -> list[tuple[list[str], int]]:
 MODEL = "import torch\n\nclass Net(nn.Module):\n"
 
 #: Valid codes that both read alike.
-ALIKE = {
-    "plain": MODEL + "    def forward(self, x):\n        return self.conv(x) + 1\n",
-    "comments": MODEL + "    # one\n    def forward(self, x):  # two\n        # three\n        return x\n",
-    "docstrings": MODEL
-    + '    """Doc."""\n    def forward(self, x):\n        """More\n        of it."""\n        return x\n',
-    "raw docstring": MODEL + "    r'''Doc \\d.'''\n    def forward(self, x):\n        u'more'\n        return x\n",
-    "string after a statement": MODEL + "    a = 1\n    'dropped'\n    b = 'kept'\n",
-    "string after an empty line": MODEL + "    a = 1\n\n    'kept'\n    b = 1\n",
-    "string after a comment": MODEL + "    a = 1\n    # comment\n    'kept'\n    b = 1\n",
-    "numbers": MODEL + "    a = [0, 1.5, .5, 5., 1e-5, 1_000, 0xFF, 0b1, 0o7, 1j, 1.5e3j, 1E+5]\n",
-    "strings": MODEL
-    + "    a = ['x', \"y\", b'z', r'\\d', rb'\\d', f'{a}', '''t\nu''', 'it\\'s', \"a'b\", 'a\"b', '']\n",
-    "nested quotes": MODEL + "    a = f\"{b['c']} {d!r:>{width}} {{}}\" + f'''{\"e\"}'''\n",
-    "hash in a string": MODEL + "    a = '# no comment'  # a comment\n    b = \"#\"\n",
-    "operators": MODEL
-    + "    a = b ** c // d >> e << f | g & ~h ^ i @ j\n    a **= 1; b //= 2; c >>= 1; d <<= 2; e @= f; g |= h\n",
-    "more operators": MODEL + "    def f(a, *b, c: int = 1, **d) -> x:\n        return (y := a[..., 1:2]) != b <= c\n",
-    "decorators": MODEL + "    @property\n    @torch.no_grad()\n    def x(self):\n        return 1\n",
+BODIES = {
+    "plain": "    def forward(self, x):\n        return self.conv(x) + 1\n",
+    "comments": "    # one\n    def forward(self, x):  # two\n        # three\n        return x\n",
+    "docstrings": '    """Doc."""\n    def forward(self, x):\n        """More\n        of it."""\n        return x\n',
+    "raw docstring": "    r'''Doc \\d.'''\n    def forward(self, x):\n        u'more'\n        return x\n",
+    "string after a statement": "    a = 1\n    'dropped'\n    b = 'kept'\n",
+    "string after an empty line": "    a = 1\n\n    'kept'\n    b = 1\n",
+    "string after a comment": "    a = 1\n    # comment\n    'kept'\n    b = 1\n",
+    "numbers": "    a = [0, 1.5, .5, 5., 1e-5, 1_000, 0xFF, 0b1, 0o7, 1j, 1.5e3j, 1E+5]\n",
+    "strings": "    a = ['x', \"y\", b'z', r'\\d', rb'\\d', f'{a}', '''t\nu''', 'it\\'s', \"a'b\", 'a\"b', '']\n",
+    "nested quotes": "    a = f\"{b['c']} {d!r:>{width}} {{}}\" + f'''{\"e\"}'''\n",
+    "hash in a string": "    a = '# no comment'  # a comment\n    b = \"#\"\n",
+    "operators": "    a = b ** c // d >> e << f | g & ~h ^ i @ j\n    a **= 1; b //= 2; c >>= 1; d <<= 2; e @= f; g |= h\n",
+    "more operators": "    def f(a, *b, c: int = 1, **d) -> x:\n        return (y := a[..., 1:2]) != b <= c\n",
+    "decorators": "    @property\n    @torch.no_grad()\n    def x(self):\n        return 1\n",
+    "async": "    async def f(self):\n        async with a as b:\n            await c\n        async for d in e: pass\n",
+    "unicode names": "    größe = 1\n    Größe = größE = 2\n    ñ = 'é'  # ü\n    名前 = 1\n",
+    "lambda and comprehensions": "    f = lambda x, *y: {k: v for k, v in x if k} or [z for z in y]\n",
+    "match": "    def f(self, x):\n        match x:\n            case [1, *rest] | {'a': 1}: pass\n            case _: pass\n",
+    "continuation lines with blanks": "    a = 1 + \\\n        2\n    assert a, \\\n        'text'\n",
+    "names that stay": "    Conv2d = Batch = layer = SElayer = SE = ReLU = Gelu = gELU = VGG = Dense_1 = _Dense = _ = A\n",
+    "keywords": "    a = None if not True else False\n    global b\n    del c\n    raise D from e\n",
+    "two networks": "    a = 1\n\n\nx = 5\n\n\nclass Other(torch.nn.Module):\n    b = 2\n",
+    "adjacent networks": "    a = 1\nclass Other(Module):\n    b = 2\n",
+    "no newline at the end": "    a = 1",
+    "semicolons": "    a = 1; b = 2;\n",
+    "blank lines with blanks": "    a = 1\n      \n    b = 2\n   \n",
+    "return annotation": "    def f(self) -> 'Net':\n        x: 'int' = 1\n",
+    "type union": "    def f(self, a: int | None = None, /, *, b: 'X' = ...) -> None: ...\n",
+    "walrus and ellipsis": "    def f(self):\n        while (n := 1) and ...: pass\n",
+}
+ALIKE = {name: MODEL + body for name, body in BODIES.items()} | {
     "decorated class": "@register(name='Net')\nclass Net(nn.Module):\n    @staticmethod\n    def f(): pass\n",
-    "async": MODEL
-    + "    async def f(self):\n        async with a as b:\n            await c\n        async for d in e: pass\n",
-    "unicode names": MODEL + "    größe = 1\n    Größe = größE = 2\n    ñ = 'é'  # ü\n    名前 = 1\n",
-    "lambda and comprehensions": MODEL + "    f = lambda x, *y: {k: v for k, v in x if k} or [z for z in y]\n",
-    "match": MODEL
-    + "    def f(self, x):\n        match x:\n            case [1, *rest] | {'a': 1}: pass\n            case _: pass\n",
-    "continuation lines with blanks": MODEL + "    a = 1 + \\\n        2\n    assert a, \\\n        'text'\n",
-    "names that stay": MODEL
-    + "    Conv2d = Batch = layer = SElayer = SE = ReLU = Gelu = gELU = VGG = Dense_1 = _Dense = _ = A\n",
-    "keywords": MODEL + "    a = None if not True else False\n    global b\n    del c\n    raise D from e\n",
     "helpers": "def helper(x):\n    return x\n\ndef other(x):\n    return x\n\n" + MODEL + "    y = helper(1)\n",
-    "two networks": MODEL + "    a = 1\n\n\nx = 5\n\n\nclass Other(torch.nn.Module):\n    b = 2\n",
-    "adjacent networks": MODEL + "    a = 1\nclass Other(Module):\n    b = 2\n",
     "no network": "import os\n\nx = [os.getcwd(), 'text', 3]\n\n\ndef f():\n    '''Doc.'''\n    return 1\n",
     "module docstring": '"""Doc."""\nx = 1\n',
-    "no newline at the end": MODEL + "    a = 1",
-    "semicolons": MODEL + "    a = 1; b = 2;\n",
     "few tokens": "x = 1\n",
     "windows newlines": MODEL.replace("\n", "\r\n")
     + "    def f(self):\r\n        'doc'\r\n        return '''a\r\nb'''\r\n",
-    "blank lines with blanks": MODEL + "    a = 1\n      \n    b = 2\n   \n",
-    "return annotation": MODEL + "    def f(self) -> 'Net':\n        x: 'int' = 1\n",
-    "type union": MODEL + "    def f(self, a: int | None = None, /, *, b: 'X' = ...) -> None: ...\n",
-    "walrus and ellipsis": MODEL + "    def f(self):\n        while (n := 1) and ...: pass\n",
 }
 
 

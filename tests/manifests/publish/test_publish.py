@@ -2,10 +2,12 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -27,8 +29,7 @@ from manifests import cli
 from manifests.folders.kinds import Check
 from manifests.publish.hub import Hub, check_names
 from manifests.publish.publishing import PublishReport, compare, publish
-from tests.builders.fake_hub import Fault, File
-from tests.builders.kills import PROBE, list_unfinished, run_counted
+from tests.builders.fake_hub import FakeHub, Fault, File
 
 REPO, TOKEN = "owner/data", "hf_" + "W" * 34
 ALNUM = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fGhIjKlMnOpQrStUvWx"
@@ -474,12 +475,33 @@ def test_two_at_once(server: Any, send: Send, sample: Path, tmp_path: Path, fini
 
 POINTS = 10
 _HASH = re.compile(r"[0-9a-f]{32,}")
+#: Python's `tempfile` writes a file of such a name, to see whether a folder can be written to.
+_PROBE = re.compile(r"[a-z0-9_]{8}")
+#: Runs the command on a Hub in files; counts what it writes, creates, renames, removes and starts, and kills it there.
+_COUNTING = """
+import atexit, os, sys
+from pathlib import Path
+from tests.builders.fake_hub import FakeHub
+home, left, seen = Path.home(), int(os.environ.pop("KILL_AT")), 0
+FakeHub(home / "hub", home / "hub.pickle").install()
+def count(event, arguments):
+    global seen
+    writes = event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
+    if writes or event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "subprocess.Popen", "sqlite3.connect"):
+        seen += 1
+        if seen == left:
+            os.kill(os.getpid(), 9)
+sys.addaudithook(count)
+atexit.register(lambda: print("CHANGES", seen, file=sys.stderr))
+from lemur import main
+main()
+"""
 
 
 def list_files(folder: Path) -> list[str]:
     """List the files below a folder; those named by an address are named alike."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".measured")
-    files = (path for path in files if not PROBE.fullmatch(path.name))
+    files = (path for path in files if not _PROBE.fullmatch(path.name))
     return sorted(_HASH.sub("HASH", path.relative_to(folder).as_posix()) for path in files)
 
 
@@ -487,34 +509,39 @@ def list_files(folder: Path) -> list[str]:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_killed(sample: Path, tmp_path: Path, secret_rules: Path, read: Read) -> None:
     before = read(sample)
-    root = Path(__file__).parents[3]
 
-    def run(home: Path, kill_at: int) -> tuple[int, int]:
+    def run(home: Path, kill_at: int) -> subprocess.CompletedProcess[str]:
+        """Publish, and be killed at a change of the file system; 0 for never."""
         for name in ("tmp", "cache"):
             (home / name).mkdir(parents=True, exist_ok=True)
         shutil.copytree(secret_rules, home / "cache" / "secrets", dirs_exist_ok=True)  # behind a link: compiled again
-        environment = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "LEMUR_CURATOR_CACHE": str(home / "cache")}
-        install = f"from pathlib import Path\nfrom tests.builders.fake_hub import FakeHub\nhome = Path({str(home)!r})\n"
-        install += "FakeHub(home / 'hub', home / 'hub.pickle').install()\n"
-        words = ["publish", sample, "--repo-id", REPO, "--yes"]
-        return run_counted(words, sample.parent, kill_at, environment | {"PYTHONPATH": str(root)}, first=install)
+        places = {"HOME": home, "TMPDIR": home / "tmp", "LEMUR_CURATOR_CACHE": home / "cache"}
+        further = {"PYTHONPATH": str(Path(__file__).parents[3]), "NO_COLOR": "1", "KILL_AT": str(kill_at)}
+        environment = {**os.environ, **{name: str(place) for name, place in places.items()}, **further}
+        words = ["publish", str(sample), "--repo-id", REPO, "--yes"]
+        return subprocess.run(
+            [sys.executable, "-P", "-c", _COUNTING, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
 
     def look(home: Path) -> Any:
-        from tests.builders.fake_hub import FakeHub
-
         repo = FakeHub(home, home / "hub.pickle").repos[REPO]
         return repo.files(), len(repo.log), *(list_files(home / name) for name in ("tmp", "cache"))
 
-    status, changes = run(tmp_path / "whole", 0)
-    assert status == 0
+    whole = run(tmp_path / "whole", 0)
+    assert whole.returncode == 0, whole.stderr
+    changes = int(whole.stderr.rpartition("CHANGES ")[2])
 
     def kill(point: int) -> bool:
         home = tmp_path / f"at-{point}"
-        was_killed = run(home, 1 + changes * point // POINTS)[0] == -signal.SIGKILL
-        assert run(home, 0)[0] == 0
+        killed, after = run(home, 1 + changes * point // POINTS), run(home, 0)
+        assert after.returncode == 0, after.stderr
         assert look(home) == look(tmp_path / "whole")
-        assert list_unfinished(home) == []
-        return was_killed
+        assert not [path for path in home.rglob("*") if path.suffix in (".part", ".old", ".moved")]
+        return killed.returncode == -signal.SIGKILL
 
     with ThreadPoolExecutor(2) as pool:
         assert sum(pool.map(kill, range(POINTS))) == POINTS
