@@ -69,9 +69,9 @@ def test_imports_are_in_order(corpus, closed) -> None:  # type: ignore[no-untype
             --- p/b.py
             from torch.nn import functional as F, init
             import torch.utils.checkpoint
-            import math
+            import math, torch.nn as nn
             from collections import OrderedDict as OD
-            def f(x): return torch.utils.checkpoint.checkpoint, F, init, math, OD
+            def f(x): return torch.utils.checkpoint.checkpoint, F, init, math, OD, nn
             --- p/a.py
             from torch import nn, Tensor
             import numpy as np, os.path
