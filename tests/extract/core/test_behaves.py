@@ -11,7 +11,6 @@ from tests.builders.suites import Case, suite
 Behaves = Callable[..., str]
 PAGES = (
     "names.md", "order.md", "changes.md", "containers.md", "strings.md", "conditions.md", "imports.md", "registries.md",
-    "absent.md",
 )  # fmt: skip
 VERBS = ("gives", "has", "has line", "lacks", "header has", "header lacks")
 

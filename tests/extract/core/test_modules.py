@@ -77,13 +77,11 @@ def test_a_package_whose_try_looks_into_itself(corpus: Any) -> None:
     assert spoken(library.lookup(package, "late")) == "p.late"
 
 
-@table(__file__, "modules.md", "Folders without init", globals())
-def test_folders_without_init(behaves: Any, text: str, call: str) -> None:
-    files = {
-        "layers/drop.py": "def f(x): return ('f', x)\n",
-        "main.py": f"from torch import nn\n{text}\nclass A(nn.Module):\n    def forward(self, x): return {call}(x)\n",
-    }
-    behaves(files, "A()(1)", ("f", 1), bare=True)
+def test_folders_without_init(behaves: Any) -> None:
+    imports = "from torch import nn\nimport layers.drop as d\nfrom layers import drop as e\nfrom layers.drop import f\n"
+    text = f"{imports}class A(nn.Module):\n    def forward(self, x): return d.f(x), e.g(x), f(x)\n"
+    files = {"layers/drop.py": "def f(x): return ('f', x)\ndef g(x): return ('g', x)\n", "main.py": text}
+    behaves(files, "A()(1)", (("f", 1), ("g", 1), ("f", 1)), bare=True)
 
 
 ACTS = """from torch import nn
