@@ -66,6 +66,17 @@ def test_the_ladder() -> None:
     assert [at_least("executed", level) for level in LEVELS] == [True] * 5 + [False] * 3
 
 
+def test_groups_stand_by_size_then_name() -> None:
+    found = count_rows([row(category=c) for c in ("Loss", "Head", "Other", "Other")])
+    assert list(found["categories"].items()) == [
+        ("Other", {"executed": 2}),
+        ("Head", {"executed": 1}),
+        ("Loss", {"executed": 1}),
+    ]
+    found = count_rows([row(error_kind=kind) for kind in ("b", "a", "c", "c")])
+    assert list(found["failures"].items()) == [("c", 2), ("a", 1), ("b", 1)]
+
+
 def test_a_name_chooses_the_first_block_that_has_it() -> None:
     first, second = row(source="alpha@1.0", level="compiled"), row(source="beta@2.0")
     other = row("Other", qualname="pkg.more.Other", block="beta@2.0::pkg.more.Other", source="beta@2.0")
