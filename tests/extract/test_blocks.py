@@ -1,6 +1,7 @@
 """A block of a finished folder: name lookup, the output of `lemur show`, and its class by `load_block`."""
 
 import inspect
+import io
 import json
 import pickle
 import re
@@ -147,16 +148,8 @@ def test_an_unknown_name_is_answered_with_near_ones(folder: Path, wanted: str, t
         find_block(folder, wanted)
 
 
-class Terminal:
-    def __init__(self) -> None:
-        self.written = ""
-        self.encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        self.written += text
-        return len(text)
-
-    def flush(self) -> None: ...
+class Terminal(io.StringIO):
+    encoding = "utf-8"
 
     def isatty(self) -> bool:
         return True
@@ -173,9 +166,10 @@ def test_colours_only_on_a_terminal_and_nothing_that_it_would_obey(
     monkeypatch.setenv("COLORTERM", "")
     monkeypatch.delenv("NO_COLOR", raising=False)
     show_block(folder, "Hostile")
-    assert "\x1b[" in terminal.written
-    assert "\x1b[31mred" not in terminal.written
-    assert "\\x1b[31mred" in re.sub(r"\x1b\[[0-9;]*m", "", terminal.written)
+    written = terminal.getvalue()
+    assert "\x1b[" in written
+    assert "\x1b[31mred" not in written
+    assert "\\x1b[31mred" in re.sub(r"\x1b\[[0-9;]*m", "", written)
 
 
 def test_a_damaged_file_of_requirements_is_named(folder: Path, tmp_path: Path) -> None:

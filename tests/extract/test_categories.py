@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.model.categories import CATEGORIES, OTHER, find_category, split_words
+from extract.model.categories import CATEGORIES, OTHER, find_category
 from tests.builders.suites import table
 
 #: Names from the paper's list of targets.
@@ -45,11 +45,6 @@ def test_by_name(name: str, category: str) -> None:
 @table(__file__, "categories.md", "Beyond the name", globals())
 def test_beyond_the_name(qualname: str, bases: list[str], category: str) -> None:
     assert find_category(qualname.rpartition(".")[2], qualname, bases) == category
-
-
-@table(__file__, "categories.md", "Words", globals())
-def test_words(name: str, words: str) -> None:
-    assert split_words(name) == words
 
 
 def test_all_categories_are_used() -> None:

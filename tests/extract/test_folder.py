@@ -71,22 +71,6 @@ def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> Non
     assert [(spec.block, spec.file) for spec in specs] == [(r.block, r.file) for r in read if r.code is not None]
 
 
-def test_the_columns_of_a_block() -> None:
-    """The columns in the design, in its order; additional ones follow."""
-    names = (
-        "block name qualname source path start_line end_line category level error_kind error fidelity code code_sha256"
-    )
-    names += " n_lines requires swhid license"
-    schema = arrow_schema(Block)
-    assert schema.names[: len(names.split())] == names.split()
-    assert schema.names[len(names.split()) :] == [
-        *("digest", "resolutions", "file", "arguments", "observed"),
-        *("lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license", "dynamic"),
-        *("graph", "graph_widths", "lean_error", "quality"),
-        *("arguments_from", "not_shown"),
-    ]
-
-
 def test_a_row_of_any_group_is_found(tmp_path: Path, sources: Sequence[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manifests.folders.tables._ROWS_PER_GROUP", 3)
     extractions.write(tmp_path / "out", extractions.results(sources), sources)

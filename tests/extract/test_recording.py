@@ -36,7 +36,6 @@ from tests.builders.suites import read_files
 TEXTS = read_files(__file__, "recording.md", "Texts")
 FOLDING = read_files(__file__, "recording.md", "A project that shows its arguments in every way")
 READING = read_files(__file__, "recording.md", "Models that are built from settings")
-DETECTORS = read_files(__file__, "recording.md", "Classes in arguments")
 #: Of the project `folding`, the inputs of its models: a part's arguments nobody guesses, the text says who passes them.
 WIDTHS = {"Listed": 21, "Made": 23, "Shown": 27, "Proven": 29, "Checked": 31, "Filed": 33}
 
@@ -93,12 +92,11 @@ def test_models_factories_examples_and_tests_show_true_arguments(tmp_path: Path)
         file.write(TEXTS["IMPORTS"])
     torch.save({"a": torch.ones(2)}, package / "table.pt")
     write(tmp_path / "reading_project", READING)
-    write(tmp_path / "detecting_project", DETECTORS)
     expected = dict.fromkeys((*WIDTHS, "Detector", "Both", "Inner"), ("forward", "recorded"))
     # The small settings are a guess.
     expected |= dict.fromkeys(("Cell", "Part"), ("forward", "guessed above"))
     expected |= dict.fromkeys(("Reader", "Tagger", "Twice"), ("forward", "search"))
-    sources = [str(tmp_path / f"{name}_project") for name in ("folding", "reading", "detecting")]
+    sources = [str(tmp_path / f"{name}_project") for name in ("folding", "reading")]
     with BlockExtractor(sources=sources, level="forward", jobs=1) as extractor:
         rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks([*expected])}
         assert extractor.facts.notes == []

@@ -1,7 +1,7 @@
 """A small extraction of made-up blocks with conversations, and the parts that it is made of."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,9 @@ from extract.proofs.minimize import lean_columns
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized
-from manifests.records import Block
 from tests.builders import extractions, graphs, sample_blocks
 
 KINDS = (("Squeeze", 16, 280), ("Widen", 24, 1_000), ("Blend", 32, 0), ("Gated", 48, 70_000), ("Mixer", 64, 5_120))
-TRACED: dict[str, dict[str, Any]] = {}  # by block
 LAYERS = ("Conv2d", "Linear", "BatchNorm2d", "GELU", "Dropout")
 
 
@@ -47,15 +45,14 @@ def read_observed(place: int, width: int, parameters: int) -> dict[str, Any]:
     if place == 4:  # more kinds than are told
         layers |= {f"Kind{one}{other}": 1 for one in "ABCDEFGHIJ" for other in "KLMNOPQRST"}
     found = {**sample_blocks.OBSERVED, "parameters": parameters, "layers": layers, "cases": cases}
-    worked = {"init": {"args": [str(width)], "kwargs": {}}, "forward": {"args": [f"torch.randn((2, {width}, 16, 16))"]}}
-    worked["forward"]["kwargs"] = {}  # type: ignore[index]
+    calls = {"init": [str(width)], "forward": [f"torch.randn((2, {width}, 16, 16))"]}
+    worked = {name: {"args": given, "kwargs": {}} for name, given in calls.items()}
     return {
         "level": "backward",
         "error_kind": None,
         "error": None,
         "arguments": json.dumps(worked),
         "observed": json.dumps({**found, "train_differs": place % 3 == 0}),
-        "lean_error": "not made here",
     }
 
 
@@ -76,28 +73,23 @@ def trace_of(place: int, width: int) -> dict[str, Any]:
     )
 
 
-def result_of(row: Block, files: tuple[tuple[str, str], ...] | None = None) -> Result:
-    return Result(row, files or ((row.source, row.path),), TRACED[row.block])
+def result_of(source: Any, name: str, place: int, width: int, parameters: int, *more: tuple[str, str]) -> Result:
+    """A block that ran; `more` are the files of other sources whose definitions it holds."""
+    row = extractions.block(source, name)
+    code = extractions.code_of(row.block, source.license, body_of(name, width))
+    lean = lean_columns(f"{code}# Lean.\n", (), source.license) if name == "GatedA" else {}
+    traced = trace_of(place, width)
+    facts = read_observed(place, width, parameters) | lean | {key: traced[key] for key in ("graph", "graph_widths")}
+    row = row.model_copy(update={**code_columns(code), **facts, "lean_error": None if lean else "not made here"})
+    return Result(row, ((source.name, row.path), *more), traced)
 
 
-def rows_of(source: Any, count: int = 5) -> list[Block]:
-    rows = []
-    for place, (name, width, parameters) in enumerate(KINDS[:count]):
+def results_of(source: Any) -> Iterator[Result]:
+    for place, (name, width, parameters) in enumerate(KINDS):
         # what two sources have in common are copies of one block
-        name = name if place == 0 else f"{name}{source.name[0].upper()}"
-        width += 0 if place == 0 else len(source.name) * ord(source.name[0])
-        block = extractions.block(source, name)
-        code = extractions.code_of(block.block, source.license, body_of(name, width))
-        observed = read_observed(place, width, parameters + (width if place else 0))
-        if name == "GatedA":
-            observed |= {
-                **lean_columns(f"{code}# Lean.\n", (), source.license),
-                "lean_error": None,
-            }
-        TRACED[block.block] = trace_of(place, width)
-        observed |= {key: TRACED[block.block][key] for key in ("graph", "graph_widths")}
-        rows.append(block.model_copy(update={**code_columns(code), **observed}))
-    return rows
+        more = place and len(source.name) * ord(source.name[0])
+        own = f"{name}{source.name[0].upper()}" if place else name
+        yield result_of(source, own, place, width + more, parameters + (width + more if place else 0))
 
 
 @pytest.fixture(scope="session")
@@ -110,22 +102,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Any]:
 @pytest.fixture(scope="session")
 def results(sources: Sequence[Any]) -> list[Result]:
     """Five blocks of each source that ran, one of alpha that holds code of beta, one that was not constructed."""
-    found = [result_of(row) for source in sources for row in rows_of(source)]
+    found = [result for source in sources for result in results_of(source)]
     alpha = sources[0]
-    mixed = rows_of(alpha)[1]
-    code = extractions.code_of(f"{mixed.block}Too", alpha.license, body_of("WidenToo", 99))
-    mixed = mixed.model_copy(
-        update={
-            "block": f"{alpha.name}::alpha.blocks.WidenToo",
-            "name": "WidenToo",
-            "qualname": "alpha.blocks.WidenToo",
-            **code_columns(code.replace(f"{mixed.block}Too", f"{alpha.name}::alpha.blocks.WidenToo")),
-            **read_observed(1, 99, 77),
-        }
-    )
-    TRACED[mixed.block] = trace_of(1, 99)
-    mixed = mixed.model_copy(update={key: TRACED[mixed.block][key] for key in ("graph", "graph_widths")})
-    found.insert(5, result_of(mixed, ((alpha.name, mixed.path), ("beta@2.0", "beta/blocks.py"))))
+    found.insert(5, result_of(alpha, "WidenToo", 1, 99, 77, ("beta@2.0", "beta/blocks.py")))
     plain = extractions.block(alpha, "Plain", "executed", error_kind="no_arguments", error="none found")
     found.insert(6, Result(plain, ((alpha.name, plain.path),)))
     return found

@@ -133,9 +133,10 @@ def check_closed(outcome: Emitted | Unresolved, allowed: frozenset[str] = frozen
     compile(outcome.code, "block.py", "exec", dont_inherit=True)
     assert undefined(outcome.code) == []
     assert outcome.undefined == ()
-    known = sys.stdlib_module_names | {"torch", "torchvision", "numpy"} | allowed
-    foreign = {name for name in imports_of(outcome.code) if name.split(".")[0] not in known}
+    known = sys.stdlib_module_names | {"torch", "torchvision", "numpy"}
+    foreign = {name for name in imports_of(outcome.code) if name.split(".")[0] not in known | allowed}
     assert foreign == set()
+    assert not known & outcome.packages.keys()
     return outcome.code
 
 

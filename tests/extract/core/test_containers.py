@@ -38,26 +38,6 @@ def test_an_entry_that_cannot_come_along_is_said(corpus, closed, run) -> None:  
     assert "absent: " in told
 
 
-def test_a_search_that_cannot_be_known_is_said(corpus, closed) -> None:  # type: ignore[no-untyped-def]
-    made = corpus(
-        """
-        --- p/a.py
-        import importlib
-        from torch import nn
-        def one(x): return x
-        class A(nn.Module):
-            def forward(self, x, name="one"): return globals()[name](x), importlib.import_module(name)
-        """
-    )
-    outcome = made.emit("A")
-    assert "def one(x)" in closed(outcome)
-    source = made.sources[0].name
-    assert outcome.dynamic == (
-        f"{source} p/a.py:5 imports a module by a computed name",
-        f"{source} p/a.py:5 looks a name of its file up by a computed string; it has one",
-    )
-
-
 @suite(__file__, "lookups.md", verbs=("says",))
 def test_what_is_known_of_a_string_decides_what_is_said(corpus, closed, case: Case) -> None:  # type: ignore[no-untyped-def]
     outcome = corpus(case.files).emit("A")

@@ -11,7 +11,8 @@ import pytest
 
 from extract.emit.emit import Emitted
 from extract.sources.contents import PackageSource
-from tests.builders.suites import read_files
+from tests.builders.suites import read_suite
+from tests.extract.core.test_behaves import VERBS
 
 EMIT_ALL = """
 import json, pathlib, sys, tempfile
@@ -20,14 +21,15 @@ from extract.emit.emit import Emitter
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
 from extract.sources import open_source
-source = open_source(sys.argv[1])
+results = []
 with tempfile.TemporaryDirectory() as folder, FactsIndex(pathlib.Path(folder) / "index.sqlite") as index:
-    library = CorpusIndex([source], index.facts)
-    found = discover(library, [library.by_path[source.name, f.path] for f in source.files])
-    emitter = Emitter(library, index)
-    result = {f.qualname: getattr(emitter.emit(f), "code", "") for f in found}
-    facts = [repr(index.facts(source, f)) for f in source.files]
-print(json.dumps([result, facts]))
+    for source in map(open_source, sys.argv[1:]):
+        library = CorpusIndex([source], index.facts)
+        found = discover(library, [library.by_path[source.name, f.path] for f in source.files])
+        emitter = Emitter(library, index)
+        codes = {f.qualname: getattr(emitter.emit(f), "code", "") for f in found}
+        results.append([codes, [repr(index.facts(source, f)) for f in source.files]])
+print(json.dumps(results))
 """
 
 # Names inside f-strings over several lines, which Python 3.11 misplaces.
@@ -40,54 +42,44 @@ class A(nn.Module):
         {b.one(x)} {b.two(x)} {b.three(x)} {b.four(x)}
         {b.five(x)} {b.six(x)}"""
 '''
+NUMBERS = ("one", "two", "three", "four", "five", "six")
+PAGES = ("names.md", "order.md", "containers.md", "registries.md")
+CASES = [case for page in PAGES for case in read_suite(Path(__file__).with_name(page), VERBS)]
+#: The cases of the pages that have several files.
+PACKAGES = {case.title: case.files for case in CASES if len(case.files) > 1}
+PACKAGES["f-strings"] = {"p/a.py": FORMATTED, "p/b.py": "".join(f"def {name}(x): return x\n" for name in NUMBERS)}
 
 
-def start(folder: Path, seed: str) -> subprocess.Popen[str]:
-    env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])}
-    return subprocess.Popen([sys.executable, "-c", EMIT_ALL, f"{folder}/"], env=env, stdout=subprocess.PIPE, text=True)
-
-
-def copied(corpus: Any, **options: bool) -> Any:
-    files = read_files(__file__, "visionkit.md")
-    numbers = ("one", "two", "three", "four", "five", "six")
-    files |= {"p/a.py": FORMATTED, "p/b.py": "".join(f"def {name}(x): return x\n" for name in numbers)}
-    return corpus(files, **options)
+def codes_of(made: Any) -> dict[str, str]:
+    outcomes = made.blocks()
+    assert all(isinstance(outcome, Emitted) for outcome in outcomes.values())
+    return {name: outcome.code for name, outcome in outcomes.items()}
 
 
 @pytest.mark.slow
 def test_hash_seed(corpus: Any) -> None:
     """This process has a different seed, too."""
-    made = copied(corpus)
-    (source,) = made.sources
-    codes = {name: code_of(outcome) for name, outcome in made.blocks().items()}
-    facts = [repr(made.index.facts(source, file)) for file in source.files]
-    for process in [start(made.folder, seed) for seed in ("0", "1")]:
-        out, _ = process.communicate(timeout=300)
-        assert json.loads(out) == [codes, facts]
+    every = [corpus(files) for files in list(PACKAGES.values())[::-12]]
+    expected = [
+        [codes_of(made), [repr(made.index.facts(made.sources[0], file)) for file in made.sources[0].files]]
+        for made in every
+    ]
+    command = [sys.executable, "-c", EMIT_ALL, *(f"{made.folder}/" for made in every)]
+    for seed in ("0", "1"):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])}
+        assert json.loads(subprocess.run(command, env=env, capture_output=True, timeout=300).stdout) == expected
 
 
-def shuffled(source: PackageSource, step: int) -> PackageSource:
-    files = sorted(source.files, key=lambda file: (hash(file.path) if step < 0 else 0, file.path), reverse=step > 0)
+def turned(source: PackageSource) -> PackageSource:
     fields = {name: getattr(source, name) for name in source.__slots__}
-    return PackageSource(**{**fields, "files": tuple(files)})
+    return PackageSource(**{**fields, "files": source.files[::-1]})
 
 
-def test_order_of_files(corpus: Any) -> None:
-    plain, other = copied(corpus), copied(corpus, reverse=True)
-    other.sources[:] = [shuffled(source, 1) for source in other.sources]
+@pytest.mark.parametrize("title", PACKAGES)
+def test_order_of_files_and_what_was_asked_before(corpus: Any, title: str) -> None:
+    plain, other = corpus(PACKAGES[title]), corpus(PACKAGES[title], reverse=True)
+    other.sources[:] = [turned(source) for source in other.sources]
     other.__post_init__()
-    codes = {name: code_of(outcome) for name, outcome in plain.blocks().items()}
-    assert {name: code_of(outcome) for name, outcome in other.blocks().items()} == codes
-    assert len(codes) > 10
-
-
-def code_of(outcome: Any) -> str:
-    assert isinstance(outcome, Emitted)
-    return outcome.code
-
-
-@pytest.mark.parametrize("name", ["TinyNet", "GatedMlp", "AlignHead"])
-def test_what_was_asked_before(corpus: Any, name: str) -> None:
-    made = copied(corpus)
-    together = next(outcome for qualname, outcome in made.blocks().items() if qualname.endswith(f".{name}"))
-    assert made.emit(name) == together
+    codes = codes_of(plain)
+    assert codes_of(other) == codes
+    assert {name: plain.emit(name).code for name in codes} == codes

@@ -10,7 +10,7 @@ import pytest
 
 from extract.emit.emit import Emitted
 from extract.extractor import BlockExtractor
-from extract.resolve.discover import Selection
+from extract.resolve.discover import Selection, select
 from lemur_core.files.errors import UserError
 from tests.builders.suites import Case, suite
 
@@ -39,11 +39,6 @@ def test_classes_of_a_file(corpus: Any, case: Case) -> None:
 )
 def test_ways_to_import_the_base(corpus: Any, imports: str, base: str) -> None:
     assert corpus(f"--- p/a.py\n{imports}\nclass A({base}):\n{FORWARD}").names() == ["p.a.A"]
-
-
-def test_a_forward_of_torchvision(corpus: Any) -> None:
-    text = "--- p/a.py\nfrom torchvision.models import ResNet\nclass A(ResNet): pass\n"
-    assert corpus(text).names() == ["p.a.A"]
 
 
 SOURCES = """
@@ -100,9 +95,6 @@ def test_names_and_places(corpus: Any) -> None:
     ]
 
 
-NN = "from torch import nn\n"
-
-
 @suite(__file__, "nested.md", verbs=("block", "is", "gives"))
 def test_it_is_the_class_that_the_original_gives(corpus, closed, run, original, case: Case) -> None:  # type: ignore[no-untyped-def]
     qualname, expression = case.one("block"), case.one("is")
@@ -126,12 +118,10 @@ def test_it_is_the_class_that_the_original_gives(corpus, closed, run, original, 
 
 
 def test_a_bare_name_means_the_class_of_module_level(corpus) -> None:  # type: ignore[no-untyped-def]
-    from extract.resolve.discover import Selection, select
-
     made = corpus(
         {
-            "p/a.py": f"{NN}class Outer:\n    class Net(nn.Module):\n        def forward(self, x): return x\n",
-            "p/b.py": f"{NN}class Net(nn.Module):\n    def forward(self, x): return x\n",
+            "p/a.py": f"{HEAD}class Outer:\n    class Net(nn.Module):\n        def forward(self, x): return x\n",
+            "p/b.py": f"{HEAD}class Net(nn.Module):\n    def forward(self, x): return x\n",
         }
     )
     assert [one.qualname for one in select(made.found, Selection(names=("Net",))).classes] == ["p.b.Net"]

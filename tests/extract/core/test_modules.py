@@ -7,23 +7,6 @@ import pytest
 from extract.resolve.modules import Definition, External, Missing, Module, Target
 from tests.builders.suites import read_files, read_table, table
 
-# module, is it a package, import: the absolute name (None: it leaves the package)
-
-
-@table(__file__, "modules.md", "Relative imports", globals())
-def test_relative_imports(corpus: Any, name: str, package: bool, statement: str, expected: str | None) -> None:
-    path = name.replace(".", "/") + ("/__init__.py" if package else ".py")
-    files = {path: statement + "\n", "p/__init__.py" if path != "p/__init__.py" else "other.py": ""}
-    if name.startswith("p.s"):
-        files.setdefault("p/s/__init__.py", "")
-    library = corpus(files).library
-    module = library.by_path["src", path]
-    (found,) = module.facts.statements
-    assert module.name == name
-    assert module.file.is_package == package
-    assert library.absolute_name(module, found.aliases[0]) == expected
-
-
 TEXTS = read_files(__file__, "modules.md")
 PACKAGE = TEXTS["PACKAGE"]
 
@@ -43,39 +26,25 @@ def spoken(target: Target) -> str:
     return "missing"
 
 
-@pytest.fixture(scope="module")
-def package(corpus: Any) -> Any:
-    return corpus(PACKAGE)
-
-
-@pytest.mark.parametrize("name", MEANING)
-def test_names(package: Any, name: str) -> None:
-    module = package.library.by_path["src", "p/user.py"]
-    assert spoken(package.library.lookup(module, name)) == MEANING[name]
-
-
-def test_public_names(package: Any) -> None:
-    library = package.library
+def test_public_names(corpus: Any) -> None:
+    library = corpus(PACKAGE).library
     by_path = library.by_path
     assert library.public_names(by_path["src", "p/core.py"]) == ["base", "shared", "_private"]
     assert set(library.public_names(by_path["src", "p/sub/deep.py"])) == {"math", "F", "shared", "pi"}
     assert {"shared", "pi", "base", "value"} <= set(library.public_names(by_path["src", "p/sub/__init__.py"]))
 
 
-def test_the_answer_does_not_depend_on_what_was_asked_before(corpus: Any) -> None:
+def test_names_in_any_order(corpus: Any) -> None:
     names = list(MEANING)
-    for order in (names[::-1], sorted(names), names[7:] + names[:7]):
+    for order in (names, names[::-1], sorted(names), names[7:] + names[:7]):
         library = corpus(PACKAGE).library
         module = library.by_path["src", "p/user.py"]
         assert {name: spoken(library.lookup(module, name)) for name in order} == MEANING
 
 
-STAR_CYCLE = TEXTS["STAR_CYCLE"]
-
-
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_star_imports_in_a_circle(corpus: Any, order: str) -> None:
-    library = corpus(STAR_CYCLE).library
+    library = corpus(TEXTS["STAR_CYCLE"]).library
     for name in order:
         assert spoken(library.lookup(library.by_path["src", f"p/{name}.py"], "x")) == "p.c.x"
 
@@ -108,13 +77,11 @@ def test_a_package_whose_try_looks_into_itself(corpus: Any) -> None:
     assert spoken(library.lookup(package, "late")) == "p.late"
 
 
-@table(__file__, "modules.md", "Folders without init", globals())
-def test_folders_without_init(behaves: Any, text: str, call: str) -> None:
-    files = {
-        "layers/drop.py": "def f(x): return ('f', x)\n",
-        "main.py": f"from torch import nn\n{text}\nclass A(nn.Module):\n    def forward(self, x): return {call}(x)\n",
-    }
-    behaves(files, "A()(1)", ("f", 1), bare=True)
+def test_folders_without_init(behaves: Any) -> None:
+    imports = "from torch import nn\nimport layers.drop as d\nfrom layers import drop as e\nfrom layers.drop import f\n"
+    text = f"{imports}class A(nn.Module):\n    def forward(self, x): return d.f(x), e.g(x), f(x)\n"
+    files = {"layers/drop.py": "def f(x): return ('f', x)\ndef g(x): return ('g', x)\n", "main.py": text}
+    behaves(files, "A()(1)", (("f", 1), ("g", 1), ("f", 1)), bare=True)
 
 
 ACTS = """from torch import nn

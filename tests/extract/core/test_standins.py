@@ -103,11 +103,8 @@ class A(PreTrainedModel):
     code = closed(outcome)
     assert "everything" not in code
     assert ("lemur-curator", "pretrained.py") in outcome.files
-    names = run(code)
-    names["everything"] = None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(names["torch"], "_nothing", None, raising=False)
-        assert names["A"](type("Config", (), {"initializer_range": 0.02})())(torch.zeros(1, 2)).shape == (1, 2)
+    config = type("Config", (), {"initializer_range": 0.02})()
+    assert run(code)["A"](config)(torch.zeros(1, 2)).shape == (1, 2)
 
 
 def test_a_heavy_class_that_is_asked_for_is_itself(corpus: Any, closed: Any) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from extract.standins import frameworks, pretrained
-from tests.builders.suites import table
 
 
 def test_registry_builds_by_name_scope_class_and_list() -> None:
@@ -36,9 +35,21 @@ def test_registry_builds_by_name_scope_class_and_list() -> None:
         layers.build({"type": "no"})
     with layers.switch_scope_and_registry(None) as same:
         assert same is layers
+    layers.register(nn.Tanh)  # as fvcore writes it
+    assert layers.register()(nn.ELU) is layers.get("ELU") is nn.ELU
+    assert layers.get("Tanh") is nn.Tanh
 
 
-@table(__file__, "frameworks.md", "Registry knows the layers that are always registered", globals())
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("GELU", nn.GELU),
+        ("mmengine.GELU", nn.GELU),
+        ("BN1d", nn.BatchNorm1d),
+        ("SmoothL1Loss", None),
+        ("Bilinear", None),
+    ],
+)
 def test_registry_knows_the_layers_that_are_always_registered(key: str, kind: type[nn.Module] | None) -> None:
     layers = frameworks.Registry("layers")
     assert layers.get(key) is kind
@@ -50,22 +61,6 @@ def test_registry_knows_the_layers_that_are_always_registered(key: str, kind: ty
     assert layers.get(key) is Own
 
 
-def test_registry_in_fvcore_form() -> None:
-    heads = frameworks.Registry("heads")
-
-    @heads.register()
-    class Head:
-        pass
-
-    heads.register(Registered)
-    assert heads.get("Head") is Head
-    assert heads.get("Registered") is Registered
-
-
-class Registered:
-    pass
-
-
 ATTENDED = torch.rand(2, 1, 5, 5, generator=torch.Generator().manual_seed(1)) > 0.3
 ATTENDED |= torch.eye(5, dtype=torch.bool)
 BIAS = torch.randn(1, 4, 5, 5, generator=torch.Generator().manual_seed(2))
@@ -73,7 +68,18 @@ BIAS = torch.randn(1, 4, 5, 5, generator=torch.Generator().manual_seed(2))
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("length", [1, 5])
-@table(__file__, "frameworks.md", "Sdpa equals the definition", globals())
+@pytest.mark.parametrize(
+    ("mask", "causal", "bias"),
+    [
+        (None, False, None),
+        (None, True, None),
+        (ATTENDED, False, None),
+        (None, False, BIAS),
+        (None, True, BIAS),
+        (ATTENDED, False, BIAS),
+    ],
+    ids=["plain", "causal", "masked", "biased", "causal and biased", "masked and biased"],
+)
 def test_sdpa_equals_the_definition(
     groups: int, length: int, mask: torch.Tensor | None, causal: bool, bias: torch.Tensor | None
 ) -> None:
@@ -207,7 +213,6 @@ def test_models_inside_a_model_keep_their_first_weights() -> None:
 
 def test_pretrained_model_initialises_and_ties() -> None:
     class Settings(pretrained.PreTrainedConfig):
-        attribute_map = {"width": "hidden_size"}
         hidden_size: int = 4
         sizes: list = field(default_factory=list)
         tie_word_embeddings: bool = True
@@ -222,10 +227,7 @@ def test_pretrained_model_initialises_and_ties() -> None:
             self.lm_head = nn.Linear(config.hidden_size, 6, bias=True)
             self.post_init()
 
-    config = Settings(hidden_size=8, extra=1, num_labels=3)
-    assert config.width == 8
-    assert config.extra == 1
-    assert config.num_labels == 3
+    config = Settings(hidden_size=8)
     assert Settings().sizes is not Settings().sizes
     model = Model(config)
     assert model.lm_head.weight is model.wte.weight

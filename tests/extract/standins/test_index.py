@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from extract.resolve import standins
-from tests.builders.suites import table
 
 FOLDER = Path(standins.__file__).parents[1] / "standins"
 OPERATORS, FUNCTIONS = standins._list_compiled()
@@ -48,7 +47,18 @@ def test_what_stands_in_for_a_function_of_autograd_has_its_parameters() -> None:
     assert all(found.has for found in FUNCTIONS.values())
 
 
-@table(__file__, "index.md", "Known by name and bases", globals())
+@pytest.mark.parametrize(
+    ("name", "bases", "file"),
+    [
+        ("PreTrainedModel", ["Module"], "pretrained.py"),
+        ("AutoModelForCausalLM", ["_BaseAutoModelClass"], "frameworks.py"),
+        ("AutoEncoder", ["Module"], None),
+        ("RoIAlignFunction", ["Function"], "operators.py"),
+        ("RoIAlignFunction", ["Module"], None),
+        ("PreTrainedModel", ["Function"], None),
+        ("SEModule", ["Module"], None),
+    ],
+)
 def test_known_by_name_and_bases(name: str, bases: list[str], file: str | None) -> None:
     found = standins.find_definition(name, bases)
     assert (found.file if found else None) == file
