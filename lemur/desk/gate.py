@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from curate.compute.graphs import NetworkTracer, find_candidates
+from curate.compute.graphs import NetworkTracer
 from curate.compute.runs import PRM, TASK_DATASETS
 from curate.folder.novelty import Novelty, NoveltyIndex, Query
 from curate.folder.reference_corpus import ReferenceCorpus
@@ -40,7 +40,6 @@ from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.runtime import find_absence
 from lemur_core.sandbox.stage import SandboxStage
-from lemur_core.similarity.overlap import OverlapIndex
 from manifests.folders.manifest import package_versions
 from train.model.contract import lemur_digest
 
@@ -122,8 +121,11 @@ def gate(
         files = [_decide(path, item, novelties.get(path)) for path, item in inspections.items()]
         certified = contribution, inspections, novelties, index.corpora
         names, unchecked = _check_certificates(*certified, unsafe=unsafe)
-        passed = {file.path for file in files if file.passed and file.path not in names}
-        repeats = _find_repeats(index.corpora[0], [query for path, query in queries.items() if path in passed], tracer)
+        passing = [queries[file.path] for file in files if file.passed and file.path not in names]
+        repeats = {
+            passing[number].name: Refusal("new", f"{near.how}, of these files")
+            for number, near in index.find_repeats(passing, tracer).items()
+        }
     further = {path: (refusal,) for path, refusal in (names | repeats).items()}  # a path is in one of them at most
     files = [replace(file, findings=(*file.findings, *further.get(file.path, ()))) for file in files]
     notes = [
@@ -260,47 +262,6 @@ def _decide(path: str, item: Inspection, novelty: Novelty | None) -> GatedFile:
         None if near is None else near.name,
         None if near is None else near.similarity,
     )
-
-
-def _find_repeats(rules: ReferenceCorpus, queries: Sequence[Query], tracer: NetworkTracer) -> dict[str, Refusal]:
-    """Compare the networks of a contribution that pass by themselves with each other: by text and structure, then by
-    graph, and by numbers those that may compute the same. Returns: why one repeats an earlier one, by its path.
-    """
-    found: dict[str, Refusal] = {}
-
-    def report(number: int, how: str, other: int) -> None:
-        found[queries[number].name] = Refusal("new", f"{how}: {queries[other].name}, of these files")
-
-    views = [query.features[rules.detail] for query in queries]
-    lexical = OverlapIndex((view.shingles, None) for view in views)
-    structural = OverlapIndex((view.elements, None) for view in views)
-    passing: list[int] = []
-    for number, view in enumerate(views):
-        by_text = lexical.similarities(view.shingles)[passing]
-        by_structure = structural.similarities(view.elements)[passing]
-        if (by_text >= rules.lexical).any():
-            report(number, "near by text", passing[int(by_text.argmax())])
-        elif (by_structure >= rules.structural).any():
-            report(number, "near by structure", passing[int(by_structure.argmax())])
-        else:
-            passing.append(number)
-    traces = {number: queries[number].traced for number in passing}
-    answers = {number: trace.answer for number, trace in traces.items()}
-    wanted = find_candidates(answers)
-    payloads = {number: queries[number].payload for number in wanted}
-    for number, behavior in tracer.measure(payloads, {number: answers[number] for number in wanted}):
-        traces[number] = traces[number].with_behavior(behavior)
-    seen: dict[str, list[int]] = {}
-    for number, trace in traces.items():
-        identities = [identity for identity in (trace.graph, trace.behavior) if identity]
-        others = sorted({other for identity in identities for other in seen.get(identity, ())})
-        same = next((other for other in others if trace.agrees(traces[other]) == "same"), None)
-        if same is not None:
-            report(number, "computes the same", same)
-            continue
-        for identity in identities:
-            seen.setdefault(identity, []).append(number)
-    return found
 
 
 def _describe_coverage(checked: Sequence[GatedFile]) -> Json:
