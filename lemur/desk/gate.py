@@ -106,7 +106,7 @@ def gate(
     references = [_open_reference(name) for name in against]
     if not (contribution.networks or contribution.statistics or contribution.links):
         kinds = "networks (.py files) or statistics (stat/train/TASK_DATASET_METRIC_NAME/EPOCH.json)"
-        note = f"nothing to check: no {kinds} among {plural(contribution.others, 'file')}"
+        note = f"nothing to check: no {kinds} among {plural(len(contribution.others), 'file')}"
         return GateReport((), _describe_coverage([]), (note,))
     index = NoveltyIndex(references, jobs=jobs)
     inspections = _inspect(contribution, index, jobs)
@@ -140,7 +140,7 @@ def gate(
         shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
         notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
     if contribution.others:
-        notes.append(f"neither networks nor statistics, and not checked: {plural(contribution.others, 'file')}")
+        notes.append(f"neither networks nor statistics, and not checked: {plural(len(contribution.others), 'file')}")
     files += [GatedFile(path, "statistics", findings) for path, findings in statistics.items()]
     for path, link in contribution.links.items():
         refusal = Refusal("file", f"{link}, whose content is not in this contribution; put the files themselves here")

@@ -112,6 +112,11 @@ def test_names(name: str, finding: str | None) -> None:
     assert inspection.parameters == ("lr", "momentum", "shrink")
 
 
+def test_hyperparameters_of_a_dict_are_its_keys() -> None:
+    code = net().replace('{"lr", "momentum", "shrink"}', '{"lr": 0.1, "momentum": 0.9, "shrink": [1, 2]}')
+    assert inspect_network(("abstract",), ("it.py", code.encode())).parameters == ("lr", "momentum", "shrink")
+
+
 def trials_of(rows: dict[str, list[tuple[float, int | None]]]) -> dict[str, list[dict[str, Any]] | str]:
     """Statistics by path: of each network on CIFAR-10, accuracy and duration by epoch."""
     return {
@@ -250,7 +255,7 @@ def test_a_range_of_commits(repository: Path) -> None:
             "ab/nn/nn/mine.py": TEXTS["OTHER"]
         }
         assert list(contribution.statistics) == list(statistics("old"))
-        assert contribution.others == 1
+        assert contribution.others == {"README.md"}
         assert contribution.names == {"old", "mine"}
     assert read_contribution(["ab/nn/nn/mine.py"]).networks == {"ab/nn/nn/mine.py": b"later\n"}
     with pytest.raises(UserError, match=r"^HEAD\.\.no-such: "):
