@@ -210,9 +210,9 @@ def find_untrained(trials: Mapping[str, list[Json] | str], present: Collection[s
     report = partial(Refusal, "statistics")
     folders: dict[PurePosixPath, dict[int, str]] = {}
     for path in present:
-        folder, epoch = match_statistics(path)
-        if epoch.isdecimal() and folder.count("_") == 3:
-            folders.setdefault(PurePosixPath(path).parent, {})[int(epoch)] = path
+        named, of_epoch = match_statistics(path)
+        if of_epoch.isdecimal() and named.count("_") == 3:
+            folders.setdefault(PurePosixPath(path).parent, {})[int(of_epoch)] = path
     seen: dict[tuple[object, ...], tuple[str, str]] = {}
     ends: dict[str, dict[str, float]] = {}  # by benchmark: the best accuracy of each network's last epoch
     for folder, paths in sorted(folders.items()):
