@@ -125,8 +125,8 @@ def gate(
         codes = {path: query.code for path, query in queries.items()}
         unchecked = _check_certificates(contribution, inspections, codes, novelties, index, findings, unsafe=unsafe)
         passing = [query for path, query in queries.items() if not findings[path]]
-        for number, near in index.find_repeats(passing, tracer).items():
-            findings[passing[number].name].append(Refusal("new", f"{near.how}, of these files"))
+        for number, earlier in index.find_repeats(passing, tracer).items():
+            findings[passing[number].name].append(Refusal("new", f"{earlier.how}, of these files"))
     notes = [
         f"{name}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them"
@@ -144,7 +144,8 @@ def gate(
     for path, found in findings.items():
         kind = "network" if path in inspections else "statistics" if path in contribution.statistics else "link"
         near = novelties[path].text if path in novelties else None
-        files.append(GatedFile(path, kind, tuple(found), near and near.name, near and near.similarity))
+        measured = (None, None) if near is None else (near.name, near.similarity)
+        files.append(GatedFile(path, kind, tuple(found), *measured))
     return GateReport(tuple(files), _describe_coverage(files), tuple(notes))
 
 
