@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from curate.compute.graphs import GraphTrace, NetworkTracer, build_payload
+from curate.compute.graphs import GraphTrace, NetworkTracer, build_payload, find_candidates
 from curate.compute.runs import DEFAULT_TASK, PRM, TASK_DATASETS, read_parameters
 from curate.folder.reference_corpus import (
     Computation,
@@ -49,6 +49,14 @@ _TRIED = 3  # of the nearest by graph, with their hyperparameters
 _UNTRACED = GraphTrace({"error": "not_traced: it was not asked for"})
 
 
+_HOW = {
+    "exact": "the same code",
+    "lexical": "near by text",
+    "structural": "near by structure",
+    "graph": "computes the same",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class NovelNeighbor:
     """A record or block near a file. `known`: the stages at which the file would be removed as its duplicate."""
@@ -65,6 +73,11 @@ class NovelNeighbor:
     operations: int = 0  # number of nodes of that module
     known: tuple[str, ...] = ()
     equal_numbers: bool | None = None  # None: not compared
+
+    @property
+    def how(self) -> str:
+        """How it makes a file known, and its name."""
+        return f"{', '.join(_HOW[stage] for stage in self.known)}: {self.name}"
 
     @property
     def nearness(self) -> tuple[bool, bool, bool, float, int, str]:
@@ -135,6 +148,11 @@ class Query:
     payload: Json = field(default_factory=dict)  # what it was traced with
     traced: GraphTrace = _UNTRACED
     computations: list[Computation] = field(default_factory=list)  # the network, then its modules
+
+    def set_behavior(self, behavior: str | None) -> None:
+        """Keep what was measured of it."""
+        self.traced = self.traced.with_behavior(behavior)
+        self.computations[0] = replace(self.computations[0], traced=self.traced)
 
 
 def build_query(name: str, code: str, details: Sequence[Detail]) -> Query | str:
@@ -250,19 +268,74 @@ class NoveltyIndex:
     def _measure(self, tracer: NetworkTracer, queries: Sequence[Query], nearest: list[list[NovelNeighbor]]) -> None:
         """Compare the numbers of networks with those of records, where that may change the verdict."""
         requests: dict[int, Json] = {}
+        unmeasured: dict[tuple[int, int], Query] = {}
         for number, (query, near) in enumerate(zip(queries, nearest, strict=True)):
             answer = query.traced.answer
             settled = any({"exact", "lexical", "structural"} & {*other.known} for other in near)
             open_ = not settled or any(corpus.keeps_different for corpus in self.corpora)
             weights = None if answer.get("varies") else answer.get("weights")
-            if open_ and any(weights in corpus.measured for corpus in self.corpora):
+            sized = [(of, at) for of, corpus in enumerate(self.corpora) for at in corpus.find_sized(weights)]
+            if open_ and sized:
                 requests[number] = query.payload
+                unmeasured |= {(of, at): query for of, at in sized if not self.corpora[of].is_measured(at)}
+        self._measure_records(tracer, unmeasured)
         answers = {number: queries[number].traced.answer for number in requests}
         for number, behavior in tracer.measure(requests, answers):
-            query = queries[number]
-            query.traced = query.traced.with_behavior(behavior)
-            query.computations[0] = replace(query.computations[0], traced=query.traced)
-            nearest[number] = self._find_nearest(query)
+            queries[number].set_behavior(behavior)
+            nearest[number] = self._find_nearest(queries[number])
+
+    def _measure_records(self, tracer: NetworkTracer, unmeasured: Mapping[tuple[int, int], Query]) -> None:
+        """Measure records whose folder has no numbers of them: no network beside them has parameters of their sizes.
+
+        Args: unmeasured: the networks that they are compared with, by the indices of corpus and code.
+        """
+        payloads: dict[int, Json] = {}
+        places = list(unmeasured)
+        codes = [
+            corpus.read_codes({corpus.codes[at].id for of, at in places if of == number})
+            for number, corpus in enumerate(self.corpora)
+        ]
+        for number, (of, at) in enumerate(places):
+            code, task = self.corpora[of].codes[at], unmeasured[of, at].task
+            payload = build_payload(task, TASK_DATASETS[task], read_parameters(code.prm))
+            if not isinstance(payload, str) and code.id in codes[of]:
+                payloads[number] = payload | {"code": codes[of][code.id]}
+        answers = {
+            number: traced.answer
+            for number, traced in tracer.run(payloads)
+            if traced.answer.get("weights") == unmeasured[places[number]].traced.answer["weights"]
+            and not traced.answer.get("varies")
+        }
+        for number, behavior in tracer.measure({number: payloads[number] for number in answers}, answers):
+            of, at = places[number]
+            self.corpora[of].add_behavior(at, behavior)
+
+    def find_repeats(self, queries: Sequence[Query], tracer: NetworkTracer) -> dict[int, NovelNeighbor]:
+        """Compare networks that were compared with the folders with each other, by the rules of the first folder.
+
+        Returns: by index, an earlier one that a network repeats and that repeats none itself.
+        """
+        answers = {number: query.traced.answer for number, query in enumerate(queries)}
+        wanted = find_candidates(answers)
+        payloads = {number: queries[number].payload for number in wanted}
+        for number, behavior in tracer.measure(payloads, {number: answers[number] for number in wanted}):
+            queries[number].set_behavior(behavior)
+        rules = self.corpora[0]
+        corpus = ReferenceCorpus.gather(
+            rules,
+            [ReferenceCode(query.name, query.id) for query in queries],
+            [query.features[rules.detail] for query in queries],
+            {query.id: query.computations[0] for query in queries if query.computations},
+        )
+        repeats: dict[int, NovelNeighbor] = {}
+        first: set[str] = set()
+        for number, query in enumerate(queries):
+            known = [near for near in _find_nearest_in(query, corpus) if near.known and near.name in first]
+            if known:
+                repeats[number] = min(known, key=lambda near: near.nearness)
+            else:
+                first.add(query.name)
+        return repeats
 
     def _try_neighbors(
         self, tracer: NetworkTracer, queries: Sequence[Query], nearest: list[list[NovelNeighbor]]
@@ -345,19 +418,9 @@ def _make_neighbor(
     return NovelNeighbor(*of_code, lexical, structural, share, agreement, part, operations, known, equal_numbers)
 
 
-_HOW = {
-    "exact": "the same code",
-    "lexical": "near by text",
-    "structural": "near by structure",
-    "graph": "computes the same",
-}
-
-
 def _summarize(query: Query, near: Sequence[NovelNeighbor]) -> Novelty:
     known = bool(near and near[0].known)
-    reason = f"nearest is {near[0].name}" if near else "nothing is like it"
-    if known:
-        reason = f"{', '.join(_HOW[stage] for stage in near[0].known)}: {near[0].name}"
+    reason = near[0].how if known else f"nearest is {near[0].name}" if near else "nothing is like it"
     equal = next((Nearest(other.id, other.name, 1.0) for other in near if other.equal_numbers), None)
     text, structure, graph = (_find_best(near, measure) for measure in ("lexical", "structural", "graph"))
     return Novelty(

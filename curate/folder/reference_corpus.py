@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -37,7 +37,7 @@ from manifests.provenance import SPECS
 from manifests.records import Agreement, Block, Decision, LemurRecord, NetworkRow
 
 #: Part of the name of cached graphs; to be increased whenever what is computed from them changes.
-_VERSION = 2
+_VERSION = 3
 _IDENTITIES = ("graph", "graph_widths", "behavior")
 
 
@@ -96,7 +96,7 @@ class ReferenceCorpus:
         codes: the records that are kept, or the blocks; then records that only their graph removed.
         removed: all records that were removed as duplicates, by id.
         keeps_different: near texts are kept if their graphs differ beyond widths.
-        measured: the sizes of parameters of the codes whose numbers are known.
+        detail, lexical, structural: of the features, and the thresholds.
     """
 
     def __init__(self, name: str, stated: Mapping[str, Any] = {}) -> None:
@@ -107,7 +107,6 @@ class ReferenceCorpus:
         self.structural: float = stated.get("structural_threshold", options.structural_threshold)
         self.keeps_different = stated.get("graph") == "keep-different"
         self.codes: list[ReferenceCode] = []
-        self.measured: set[str] = set()
         self._iter_codes: Callable[[], Iterator[tuple[ReferenceCode, str]]]
         self._place_graphs({})
 
@@ -141,6 +140,26 @@ class ReferenceCorpus:
         corpus._iter_codes = partial(_iter_source, source)
         corpus._read_features(jobs)
         corpus.name = source.name  # with the version, which a service states when it is read
+        return corpus
+
+    @classmethod
+    def gather(
+        cls,
+        rules: "ReferenceCorpus",
+        codes: Iterable[ReferenceCode],
+        features: Sequence[Views],
+        computations: Mapping[str, Computation],
+    ) -> "ReferenceCorpus":
+        """Hold some codes by the rules of another corpus. Args: computations: of those that have a graph, by id."""
+        corpus = cls("")
+        corpus.detail, corpus.lexical, corpus.structural = rules.detail, rules.lexical, rules.structural
+        corpus.keeps_different, corpus.codes = rules.keeps_different, list(codes)
+        corpus._classes = dict.fromkeys(("lexical", "structural"), np.arange(len(features)))
+        corpus._overlaps = {
+            "lexical": OverlapIndex((views.shingles, None) for views in features),
+            "structural": OverlapIndex((views.elements, None) for views in features),
+        }
+        corpus._place_graphs(computations)
         return corpus
 
     def read_codes(self, ids: Collection[str]) -> dict[str, str]:
@@ -182,8 +201,19 @@ class ReferenceCorpus:
         for at, computation in self._graphs.items():
             for name in computation.names:
                 self._alike[name].add(at)
-            if weights := computation.traced.answer.get("weights"):
-                self.measured.add(weights)
+
+    def find_sized(self, weights: str | None) -> list[int]:
+        """Return the indices of the codes whose parameters have these sizes: they alone may have equal numbers."""
+        return sorted(self._alike.get(weights or "", ()))
+
+    def is_measured(self, at: int) -> bool:
+        """Return whether the numbers of a code with a graph are known."""
+        return self._graphs[at].traced.behavior is not None
+
+    def add_behavior(self, at: int, behavior: str | None) -> None:
+        """Keep the numbers of a code with a graph."""
+        computation = self._graphs[at]
+        self._graphs[at] = replace(computation, traced=computation.traced.with_behavior(behavior))
 
     def compare(self, computations: Sequence[Computation]) -> list[GraphSimilarity | None]:
         """Compare a network, and its modules if these are blocks, with the graph of each code; None if it has none."""
@@ -235,12 +265,9 @@ def _iter_graphs(folder: Path, *, of_blocks: bool) -> Iterator[tuple[str, Json, 
         return
     for row in _iter_graph_rows(folder, ["id", *_IDENTITIES, "eval", "train", "torch", "form"]):
         if row["eval"] is not None:
-            modes = ("eval", "train") if row["behavior"] else ("eval",)
-            forms = {mode: Graph.from_json(json.loads(row[mode])) for mode in modes if row[mode]}
+            forms = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode]}
             identities = {name: row[name] for name in _IDENTITIES}
-            if row["behavior"]:  # as the trace of another network states them
-                identities["weights"] = digest_weights(forms)
-            yield row["id"], identities, forms["eval"]
+            yield row["id"], {**identities, "weights": digest_weights(forms)}, forms["eval"]
 
 
 def read_reference_manifest(folder: Path) -> Manifest:

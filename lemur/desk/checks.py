@@ -119,9 +119,11 @@ def _read_supported(code: str) -> tuple[str, ...]:
         return ()
     for statement in body:
         if isinstance(statement, ast.FunctionDef) and statement.name == "supported_hyperparameters":
-            literals = (node for node in ast.walk(statement) if isinstance(node, ast.Set | ast.List | ast.Tuple))
-            values = (item.value for literal in literals for item in literal.elts if isinstance(item, ast.Constant))
-            return tuple(value for value in values if isinstance(value, str))
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Set | ast.List | ast.Tuple | ast.Dict):
+                    items = node.keys if isinstance(node, ast.Dict) else node.elts  # of a dict LEMUR takes the keys
+                    values = [item.value for item in items if isinstance(item, ast.Constant)]
+                    return tuple(value for value in values if isinstance(value, str))
     return ()
 
 
@@ -206,17 +208,19 @@ def find_untrained(trials: Mapping[str, list[Json] | str], present: Collection[s
     Source: the audit in `ab/gpt/brute/loss_opt/ReuseResults.py` of https://github.com/ABrain-One/nn-gpt
     """
     report = partial(Refusal, "statistics")
-    folders: dict[str, dict[int, str]] = {}
+    folders: dict[PurePosixPath, dict[int, str]] = {}
     for path in present:
-        folder, name = os.path.split(path)
-        if name.removesuffix(".json").isdecimal():
-            folders.setdefault(folder, {})[int(name.removesuffix(".json"))] = path
+        named, of_epoch = match_statistics(path)
+        if of_epoch.isdecimal() and named.count("_") == 3:
+            folders.setdefault(PurePosixPath(path).parent, {})[int(of_epoch)] = path
     seen: dict[tuple[object, ...], tuple[str, str]] = {}
-    ends: dict[tuple[str, ...], dict[str, float]] = {}  # the best accuracy of each network's last epoch
+    ends: dict[str, dict[str, float]] = {}  # by benchmark: the best accuracy of each network's last epoch
     for folder, paths in sorted(folders.items()):
-        parts, epochs = PurePosixPath(folder).name.split("_"), sorted(paths)
-        read = {epoch: rows for epoch in epochs if isinstance(rows := trials.get(paths[epoch], ""), list)}
-        if len(parts) != 4 or not read:
+        benchmark, _, network = folder.name.rpartition("_")
+        _, dataset, metric = benchmark.split("_")
+        epochs = sorted(paths)
+        read = {epoch: rows for epoch in epochs if isinstance(rows := trials.get(paths[epoch]), list)}
+        if not read:
             continue
         for before, after in pairwise(epochs):
             if after > before + 1 and after in read:
@@ -224,35 +228,31 @@ def find_untrained(trials: Mapping[str, list[Json] | str], present: Collection[s
                 yield paths[after], report(f"{missing} is missing: an epoch of a training has those before it")
         took: dict[object, tuple[int, float]] = {}
         for epoch, rows in read.items():
-            uids = Counter(str(row.get("uid")) for row in rows)
+            uids = Counter(row["uid"] for row in rows)
             for number, row in enumerate(rows, 1):
-                accuracy, duration = _read_number(row.get("accuracy")), _read_number(row.get("duration"))
-                uid, where = str(row.get("uid")), f"trial {number}"
-                if accuracy is None or duration is None:
+                accuracy, duration, uid = row["accuracy"], row.get("duration"), row["uid"]
+                if duration is None:
                     continue
-                last = took.get(uid)
-                if last is not None and duration <= last[1] and uids[uid] == 1:
-                    words = f"{where}: its duration, {duration}, is not above the {last[1]} of epoch {last[0]}"
+                before, least = took.get(uid, (0, 0))
+                if duration <= least and uids[uid] == 1:
+                    words = f"trial {number}: its duration, {duration}, is not above the {least} of epoch {before}"
                     yield paths[epoch], report(f"{words}: LEMUR counts from the start of the training")
                 took[uid] = epoch, duration
-                network, other = seen.setdefault((*parts[:3], epoch, accuracy, duration), (parts[3], paths[epoch]))
-                if network != parts[3]:
-                    words = f"{where}: accuracy {accuracy} after {duration} ns is that of another network"
-                    yield paths[epoch], report(f"{words}, digit for digit: {other}")
-        accuracies = [
-            [value for row in rows if (value := _read_number(row.get("accuracy"))) is not None]
-            for rows in read.values()
-        ]
-        guessing = _GOOD / _CLASSES.get(parts[1], math.inf)
-        best = max((value for values in accuracies for value in values), default=0.0)
-        if len(read) == len(paths) and parts[2] == "acc" and best <= guessing:
-            words = f"no accuracy is above {best}, and guessing reaches {1 / _CLASSES[parts[1]]:g} on {parts[1]}"
-            yield paths[epochs[-1]], report(f"{words}: LEMUR's trainer stores nothing up to {guessing:g}")
-        ends.setdefault(tuple(parts[:3]), {})[paths[max(read)]] = max(accuracies[-1], default=0.0)
-    for (_, dataset, _), by_path in ends.items():
+                other, place = seen.setdefault((benchmark, epoch, accuracy, duration), (network, paths[epoch]))
+                if other != network:
+                    words = f"trial {number}: accuracy {accuracy} after {duration} ns is that of another network"
+                    yield paths[epoch], report(f"{words}, digit for digit: {place}")
+        best = [max(row["accuracy"] for row in rows) for rows in read.values()]
+        guessing = 1 / _CLASSES.get(dataset, math.inf)
+        if len(read) == len(paths) and metric == "acc" and max(best) <= _GOOD * guessing:
+            words = f"no accuracy is above {max(best)}, and guessing reaches {guessing:g} on {dataset}"
+            stored = f"LEMUR's trainer stores nothing up to {_GOOD * guessing:g}"
+            yield paths[epochs[-1]], report(f"{words}: {stored}")
+        ends.setdefault(benchmark, {})[paths[max(read)]] = best[-1]
+    for benchmark, by_path in ends.items():
         value, number = Counter(by_path.values()).most_common(1)[0]
         if len(by_path) >= _MANY and 2 * number > len(by_path):
-            words = f"{number} of {len(by_path)} networks end on {dataset} with this accuracy, {value}"
+            words = f"{number} of {len(by_path)} networks end on {benchmark.split('_')[1]} with this accuracy, {value}"
             faults = [path for path, own in by_path.items() if own == value]
             yield from ((path, report(f"{words}: the data were broken, or nothing was trained")) for path in faults)
 
@@ -271,31 +271,32 @@ _LINK, _SUBMODULE = "a symbolic link", "a git submodule"
 _LINK_MODES = {b"120000": _LINK, b"160000": _SUBMODULE}  # of git
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Contribution:
     """The networks and the statistics of a contribution, each with its bytes by the path to show, in order.
 
-    `links` are links and submodules in their places, each with what it is; `others` counts the files that are none of
-    these; `names` are networks that are there besides those to check, `present` the paths of all statistics beside
-    those to check, `arch_uid` the text of the file by which LEMUR's head computes certificates, if it is there.
+    `links` are links and submodules in their places, each with what it is; `others` are files that are none of these;
+    `names` are networks that are there besides those to check, `present` the paths of all statistics, also of those
+    beside them, `arch_uid` the text of the file by which LEMUR's head computes certificates, if it is there.
     """
 
-    networks: Mapping[str, bytes]
-    statistics: Mapping[str, bytes]
-    links: Mapping[str, str]
-    others: int
-    names: frozenset[str]
-    present: frozenset[str]
-    arch_uid: str | None
-
-
-@dataclass(slots=True)
-class _There:
-    """What is there beside the files to check."""
-
+    networks: dict[str, bytes] = field(default_factory=dict)
+    statistics: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
-    statistics: set[str] = field(default_factory=set)
+    present: set[str] = field(default_factory=set)
     arch_uid: str | None = None
+
+    def add(self, path: str, data: bytes) -> None:
+        """Add a file."""
+        if _is_network(path):
+            self.networks[path] = data
+        elif _STATISTICS.fullmatch(path):
+            self.statistics[path] = data
+            self.present.add(path)
+        else:
+            self.others.add(path)
 
 
 def read_contribution(paths: Sequence[str]) -> Contribution:
@@ -304,22 +305,14 @@ def read_contribution(paths: Sequence[str]) -> Contribution:
     Args: paths: files, folders, and ranges of commits `A..B` of the repository in the working folder.
     Raises: UserError if one does not exist or cannot be read.
     """
-    files: dict[str, bytes] = {}
-    links: dict[str, str] = {}
-    there = _There()
+    found = Contribution()
     for path in paths:
         commits = _find_commits(path)
-        listed = _read_path(path, there) if commits is None else _read_range(path, commits, there)
-        for name, content in listed:
-            if isinstance(content, bytes):
-                files[name] = content
-            else:
-                links[name] = content
-    networks = {path: data for path, data in files.items() if _is_network(path)}
-    statistics = {path: data for path, data in files.items() if _STATISTICS.fullmatch(path)}
-    others = len(files) - len(networks) - len(statistics)
-    present = frozenset(there.statistics | statistics.keys())
-    return Contribution(networks, statistics, links, others, frozenset(there.names), present, there.arch_uid)
+        if commits is None:
+            _read_path(path, found)
+        else:
+            _read_range(path, commits, found)
+    return found
 
 
 def match_statistics(path: str) -> tuple[str, str]:
@@ -334,8 +327,7 @@ def _is_network(path: str) -> bool:
     return plain.suffix == ".py" and plain.name != "__init__.py" and not _IN_LEMUR.match(path)
 
 
-def _read_path(path: str, there: _There) -> Iterator[tuple[str, bytes | str]]:
-    """Yield files with their bytes, and links and submodules in the places of files with what they are."""
+def _read_path(path: str, found: Contribution) -> None:
     start = Path(path)
     link = _find_link(start)
     if not start.exists() and link is None:
@@ -343,16 +335,17 @@ def _read_path(path: str, there: _There) -> Iterator[tuple[str, bytes | str]]:
     check_plain(start, inside=False)
     inside = [] if link else [file for file in sorted(start.rglob("*")) if _is_seen(file, start)]
     for file in (start, *inside):
+        name = file.as_posix()
         if (link := _find_link(file)) is not None:
-            yield file.as_posix(), link
+            found.links[name] = link
         elif file.is_file() and (file == start or not file.is_symlink()):
-            yield file.as_posix(), _read_file(file)
-            if _STATISTICS.fullmatch(file.as_posix()):
-                there.statistics |= {other.as_posix() for other in file.parent.glob("*.json")}
+            found.add(name, _read_file(file))
+            if name in found.statistics:
+                found.present |= {other.as_posix() for other in file.parent.glob("*.json")}
     for root in (start, *Path(os.path.realpath(start)).parents):
-        there.names |= {file.stem for file in (root / _CODES).glob("*.py")}
-        if there.arch_uid is None and (root / _ARCH_UID).is_file():
-            there.arch_uid = _read_file(root / _ARCH_UID).decode("utf-8", "replace")
+        found.names |= {file.stem for file in (root / _CODES).glob("*.py")}
+        if found.arch_uid is None and (root / _ARCH_UID).is_file():
+            found.arch_uid = _read_file(root / _ARCH_UID).decode("utf-8", "replace")
 
 
 def _is_place(path: str) -> bool:
@@ -399,29 +392,27 @@ def _find_commits(path: str) -> tuple[str, str, str] | None:
     return first, match["dots"], last
 
 
-def _read_range(shown: str, commits: tuple[str, str, str], there: _There) -> Iterator[tuple[str, bytes | str]]:
-    """Yield what a range adds or changes, as it is at its end: as `_read_path` does."""
+def _read_range(shown: str, commits: tuple[str, str, str], found: Contribution) -> None:
+    """Read what a range adds or changes, as it is at its end."""
     run = partial(run_git, shown, None)
     # All of it, whatever `.gitmodules` and the settings of whoever runs this say.
     options = ("-z", "--name-only", "--no-renames", "--no-ext-diff", "--no-relative", "--ignore-submodules=none")
     changed = set(run("diff", *options, "--diff-filter=AMT", "".join(commits), "--").split(b"\0"))
-    listed = run("ls-tree", "-r", "-z", "--full-tree", "--long", commits[-1]).split(b"\0")
     blobs: dict[str, str | None] = {}  # None: too large
-    for line in filter(None, listed):
+    for line in filter(None, run("ls-tree", "-r", "-z", "--full-tree", "--long", commits[-1]).split(b"\0")):
         facts, _, raw = line.partition(b"\t")
         mode, _, blob, size = facts.split()
         path = os.fsdecode(raw)
         if path.startswith(f"{_CODES}/") and path.endswith(".py"):
-            there.names.add(PurePosixPath(path).stem)
+            found.names.add(PurePosixPath(path).stem)
         if _STATISTICS.fullmatch(path):
-            there.statistics.add(path)
-        if raw in changed and mode in _LINK_MODES:
-            if _is_place(path):
-                yield path, _LINK_MODES[mode]
-        elif raw in changed:
+            found.present.add(path)
+        if raw in changed and mode not in _LINK_MODES:
             blobs[path] = blob.decode() if size.isdigit() and int(size) <= MAX_CODE_BYTES else None
+        elif raw in changed and _is_place(path):
+            found.links[path] = _LINK_MODES[mode]
     contents = read_blobs(run, sorted({blob for blob in blobs.values() if blob is not None}))
-    if run("ls-tree", "--full-tree", commits[0], _ARCH_UID):  # as it was before: it judges what comes
-        there.arch_uid = run("show", f"{commits[0]}:{_ARCH_UID}").decode("utf-8", "replace")
     for path, wanted in blobs.items():
-        yield path, b" " * (MAX_CODE_BYTES + 1) if wanted is None else contents[wanted]
+        found.add(path, b" " * (MAX_CODE_BYTES + 1) if wanted is None else contents[wanted])
+    if run("ls-tree", "--full-tree", commits[0], _ARCH_UID):  # as it was before: it judges what comes
+        found.arch_uid = run("show", f"{commits[0]}:{_ARCH_UID}").decode("utf-8", "replace")

@@ -7,15 +7,14 @@ second names it. A network that is refused for another reason stands for none.
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from curate.compute.graphs import NetworkTracer, find_candidates
+from curate.compute.graphs import NetworkTracer
 from curate.compute.runs import PRM, TASK_DATASETS
 from curate.folder.novelty import Novelty, NoveltyIndex, Query
-from curate.folder.reference_corpus import ReferenceCorpus
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
 from lemur.desk.certificate_guest import Certificate, CodeToCertify
@@ -40,7 +39,6 @@ from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.runtime import find_absence
 from lemur_core.sandbox.stage import SandboxStage
-from lemur_core.similarity.overlap import OverlapIndex
 from manifests.folders.manifest import package_versions
 from train.model.contract import lemur_digest
 
@@ -107,25 +105,28 @@ def gate(
     references = [_open_reference(name) for name in against]
     if not (contribution.networks or contribution.statistics or contribution.links):
         kinds = "networks (.py files) or statistics (stat/train/TASK_DATASET_METRIC_NAME/EPOCH.json)"
-        note = f"nothing to check: no {kinds} among {plural(contribution.others, 'file')}"
+        note = f"nothing to check: no {kinds} among {plural(len(contribution.others), 'file')}"
         return GateReport((), _describe_coverage([]), (note,))
     index = NoveltyIndex(references, jobs=jobs)
     inspections = _inspect(contribution, index, jobs)
     trials = {path: read_trials(data) for path, data in contribution.statistics.items()}
-    statistics = _inspect_statistics(contribution, inspections, trials)
+    findings = {path: list(item.findings) for path, item in inspections.items()}
+    findings |= _inspect_statistics(contribution, inspections, trials)
+    for path, link in contribution.links.items():
+        where = f"{link}, whose content is not in this contribution; put the files themselves here"
+        findings[path] = [Refusal("file", where)]
     queries = {path: item.query for path, item in inspections.items() if item.query is not None}
     _set_arguments(trials, inspections, queries)
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
-        novelties = dict(
-            zip(queries, index.compare(list(queries.values()), None if index.absence else tracer), strict=True)
-        )
-        files = [_decide(path, item, novelties.get(path)) for path, item in inspections.items()]
-        certified = contribution, inspections, novelties, index.corpora
-        names, unchecked = _check_certificates(*certified, unsafe=unsafe)
-        passed = {file.path for file in files if file.passed and file.path not in names}
-        repeats = _find_repeats(index.corpora[0], [query for path, query in queries.items() if path in passed], tracer)
-    further = {path: (refusal,) for path, refusal in (names | repeats).items()}  # a path is in one of them at most
-    files = [replace(file, findings=(*file.findings, *further.get(file.path, ()))) for file in files]
+        compared = index.compare(list(queries.values()), None if index.absence else tracer)
+        novelties = dict(zip(queries, compared, strict=True))
+        for path, novelty in novelties.items():
+            findings[path] += list(_judge(novelty, findings[path]))
+        codes = {path: query.code for path, query in queries.items()}
+        unchecked = _check_certificates(contribution, inspections, codes, novelties, index, findings, unsafe=unsafe)
+        passing = [query for path, query in queries.items() if not findings[path]]
+        for number, earlier in index.find_repeats(passing, tracer).items():
+            findings[passing[number].name].append(Refusal("new", f"{earlier.how}, of these files"))
     notes = [
         f"{name}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them"
@@ -138,11 +139,13 @@ def gate(
         shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
         notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
     if contribution.others:
-        notes.append(f"neither networks nor statistics, and not checked: {plural(contribution.others, 'file')}")
-    files += [GatedFile(path, "statistics", findings) for path, findings in statistics.items()]
-    for path, link in contribution.links.items():
-        refusal = Refusal("file", f"{link}, whose content is not in this contribution; put the files themselves here")
-        files.append(GatedFile(path, "link", (refusal,)))
+        notes.append(f"neither networks nor statistics, and not checked: {plural(len(contribution.others), 'file')}")
+    files = []
+    for path, found in findings.items():
+        kind = "network" if path in inspections else "statistics" if path in contribution.statistics else "link"
+        near = novelties[path].text if path in novelties else None
+        measured = (None, None) if near is None else (near.name, near.similarity)
+        files.append(GatedFile(path, kind, tuple(found), *measured))
     return GateReport(tuple(files), _describe_coverage(files), tuple(notes))
 
 
@@ -172,54 +175,54 @@ def _report_crash(_item: tuple[str, bytes]) -> Inspection:
 
 def _inspect_statistics(
     contribution: Contribution, inspections: Mapping[str, Inspection], trials: Mapping[str, list[Json] | str]
-) -> dict[str, tuple[Refusal, ...]]:
+) -> dict[str, list[Refusal]]:
     known: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
     known |= {Path(path).stem: item.parameters for path, item in inspections.items()}
     found = {
-        path: inspect_statistics(known.get, path, data, trials[path]) for path, data in contribution.statistics.items()
+        path: list(inspect_statistics(known.get, path, data, trials[path]))
+        for path, data in contribution.statistics.items()
     }
     sound = {path: rows for path, rows in trials.items() if not found[path]}
     for path, refusal in find_untrained(sound, contribution.present):
-        found[path] = (*found[path], refusal)
+        found[path].append(refusal)
     return found
 
 
 def _check_certificates(
     contribution: Contribution,
     inspections: Mapping[str, Inspection],
+    codes: Mapping[str, str],
     novelties: Mapping[str, Novelty],
-    corpora: Sequence[ReferenceCorpus],
+    index: NoveltyIndex,
+    findings: Mapping[str, list[Refusal]],
     *,
     unsafe: bool,
-) -> tuple[dict[str, Refusal], list[str]]:
-    """Return what is wrong with the certificates of networks, by path: another one in the name, or that of a network of
-    the references, to which LEMUR's head would add the statistics. Returns: also the paths whose name ends in one that
-    cannot be computed, for want of LEMUR's file or since it fails on the code.
+) -> list[str]:
+    """Add what is wrong with the certificates of networks: another one in the name, or that of a network of the
+    references, to which LEMUR's head would add the statistics. Returns: the paths whose name ends in one that cannot
+    be computed, for want of LEMUR's file or since it fails on the code.
     """
     named = [path for path in novelties if inspections[path].certificate]
-    codes = {path: item.query.code for path, item in inspections.items() if item.query is not None}
     if contribution.arch_uid is None or not codes:
-        return {}, named
+        return named
+    compared = dict(codes)
     near = {neighbor.id for novelty in novelties.values() for neighbor in novelty.nearest}
-    for corpus in corpora:
-        codes |= corpus.read_codes(near)
-    payloads = {key: CodeToCertify(contribution.arch_uid, code) for key, code in codes.items()}
+    for corpus in index.corpora:
+        compared |= corpus.read_codes(near)
+    payloads = {key: CodeToCertify(contribution.arch_uid, code) for key, code in compared.items()}
     with CachedSandbox(entries=[CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
         replies = list(CERTIFY.run(box, payloads))
     answers = {reply.key: None if reply.answer is None else reply.answer.certificate for reply in replies}
-    findings: dict[str, Refusal] = {}
     for path, novelty in novelties.items():
         own, stated = answers[path], inspections[path].certificate
-        if own is None:
-            continue
         twins = (neighbor.name for neighbor in novelty.nearest if answers.get(neighbor.id) == own)
-        if stated and stated != own:
+        if own is not None and stated and stated != own:
             either = f"the digest of its code, {lemur_digest(codes[path])}, or its certificate by ArchUID.py"
-            findings[path] = Refusal("name", f"ends in neither {either}, {own[:40]}")
-        elif (twin := next(twins, None)) is not None:
+            findings[path].append(Refusal("name", f"ends in neither {either}, {own[:40]}"))
+        elif own is not None and (twin := next(twins, None)) is not None:
             attached = "LEMUR's head would add its statistics to that network"
-            findings[path] = Refusal("new", f"has the certificate of {twin}: {attached}")
-    return findings, [path for path in named if answers[path] is None]
+            findings[path].append(Refusal("new", f"has the certificate of {twin}: {attached}"))
+    return [path for path in named if answers[path] is None]
 
 
 def _set_arguments(
@@ -238,69 +241,17 @@ def _set_arguments(
         query.task = task if task in TASK_DATASETS else query.task
 
 
-def _decide(path: str, item: Inspection, novelty: Novelty | None) -> GatedFile:
-    findings = list(item.findings)
-    if novelty is None:
-        return GatedFile(path, "network", tuple(findings))
-    assert item.query is not None
+def _judge(novelty: Novelty, findings: Sequence[Refusal]) -> Iterator[Refusal]:
+    """Yield why a network is refused that was run and compared. Args: findings: of its file alone."""
     trace = novelty.trace
     if trace.runs is False and "contract" not in {finding.rule for finding in findings}:
-        findings.append(Refusal("runs", f"does not run: {trace.error}"))
+        yield Refusal("runs", f"does not run: {trace.error}")
     if novelty.known:
         first = novelty.nearest[0]
         measures = [f"text {ratio(first.lexical)}", f"structure {ratio(first.structural)}"]
         measures += [f"graph {ratio(first.graph)}"] if first.graph is not None else []
         removed = f", which was removed for {first.stands_for_it}" if first.stands_for_it else ""
-        findings.append(Refusal("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})"))
-    near = novelty.text
-    return GatedFile(
-        path,
-        "network",
-        tuple(findings),
-        None if near is None else near.name,
-        None if near is None else near.similarity,
-    )
-
-
-def _find_repeats(rules: ReferenceCorpus, queries: Sequence[Query], tracer: NetworkTracer) -> dict[str, Refusal]:
-    """Compare the networks of a contribution that pass by themselves with each other: by text and structure, then by
-    graph, and by numbers those that may compute the same. Returns: why one repeats an earlier one, by its path.
-    """
-    found: dict[str, Refusal] = {}
-
-    def report(number: int, how: str, other: int) -> None:
-        found[queries[number].name] = Refusal("new", f"{how}: {queries[other].name}, of these files")
-
-    views = [query.features[rules.detail] for query in queries]
-    lexical = OverlapIndex((view.shingles, None) for view in views)
-    structural = OverlapIndex((view.elements, None) for view in views)
-    passing: list[int] = []
-    for number, view in enumerate(views):
-        by_text = lexical.similarities(view.shingles)[passing]
-        by_structure = structural.similarities(view.elements)[passing]
-        if (by_text >= rules.lexical).any():
-            report(number, "near by text", passing[int(by_text.argmax())])
-        elif (by_structure >= rules.structural).any():
-            report(number, "near by structure", passing[int(by_structure.argmax())])
-        else:
-            passing.append(number)
-    traces = {number: queries[number].traced for number in passing}
-    answers = {number: trace.answer for number, trace in traces.items()}
-    wanted = find_candidates(answers)
-    payloads = {number: queries[number].payload for number in wanted}
-    for number, behavior in tracer.measure(payloads, {number: answers[number] for number in wanted}):
-        traces[number] = traces[number].with_behavior(behavior)
-    seen: dict[str, list[int]] = {}
-    for number, trace in traces.items():
-        identities = [identity for identity in (trace.graph, trace.behavior) if identity]
-        others = sorted({other for identity in identities for other in seen.get(identity, ())})
-        same = next((other for other in others if trace.agrees(traces[other]) == "same"), None)
-        if same is not None:
-            report(number, "computes the same", same)
-            continue
-        for identity in identities:
-            seen.setdefault(identity, []).append(number)
-    return found
+        yield Refusal("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})")
 
 
 def _describe_coverage(checked: Sequence[GatedFile]) -> Json:

@@ -92,15 +92,6 @@ def get_init_inputs():
 '''
 
 
-@dataclass(frozen=True, slots=True)
-class CallSignature:
-    """The positional parameters of a block, and its result, as its spec states them."""
-
-    constructor: Sequence[str] = ()
-    forward: Sequence[str] = ()
-    returns: object = None
-
-
 class RefusedError(Exception):
     """A block that has no such form; the message is the reason, a few words."""
 
@@ -163,7 +154,7 @@ def export_kernelbench(folder: Path, table: Path, *, jobs: int | None = None, un
     """
     skipped: Counter[str] = Counter()
     signatures = {
-        spec.block: CallSignature(
+        spec.block: (
             positional_names(spec.constructor),
             positional_names(spec.forward),
             None if spec.algorithm is None else spec.algorithm.returns,
@@ -175,7 +166,7 @@ def export_kernelbench(folder: Path, table: Path, *, jobs: int | None = None, un
         if row.code is None and row.code_sha256 is not None:
             continue  # counted as withheld
         try:
-            texts[row.block] = row, build_problem(row, signatures.get(row.block, CallSignature()))
+            texts[row.block] = row, build_problem(row, *signatures.get(row.block, ()))
         except RefusedError as refusal:
             skipped[str(refusal)] += 1
     problems = list(_attack(texts, skipped, jobs, unsafe=unsafe))
@@ -219,10 +210,14 @@ def _attack(
         )
 
 
-def build_problem(row: Block, signature: CallSignature) -> ProblemText:
+def build_problem(
+    row: Block, constructor: Sequence[str] = (), forward: Sequence[str] = (), returns: object = None
+) -> ProblemText:
     """Return a block as the text of a problem.
 
-    Args: row, signature: the block, with its code, and what its spec says.
+    Args:
+        row: the block, with its code.
+        constructor, forward, returns: names of positional parameters, and the result, as its spec states them.
     Raises: RefusedError if it does not run forward, or not in this form.
     """
     if not at_least(row.level, "forward"):
@@ -232,28 +227,25 @@ def build_problem(row: Block, signature: CallSignature) -> ProblemText:
     printed = print_call(row, row.code)
     if calls is None or calls.forward is None or observed is None or not observed.cases or not printed:
         raise RefusedError("no call is stated")
-    if len(observed.cases[0].outputs) != 1 or signature.returns not in (None, "tensor"):
+    if len(observed.cases[0].outputs) != 1 or returns not in (None, "tensor"):
         raise RefusedError("does not return one tensor")
     defined = set(list_definitions(row.code))
     if taken := [name for name in _OWN if name in defined]:
         raise RefusedError(f"its file defines {taken[0]}")
-    init = _parameters(calls.init, signature.constructor, "argument")
-    forward = _parameters(calls.forward, signature.forward, "input")
-    inputs = list(_list_calls(forward, observed.cases))
-    imports = [line for line in printed if line.startswith(("import ", "from "))]
-    imports += [
-        text for name, text in (("torch", "import torch"), ("nn", "from torch import nn")) if name not in defined
-    ]
+    init = _parameters(calls.init, constructor, "argument")
+    call = _parameters(calls.forward, forward, "input")
+    imports = {line for line in printed if line.startswith(("import ", "from "))}
+    imports |= {line for line in ("import torch", "from torch import nn") if line.split()[-1] not in defined}
     tail = {
-        "imports": "".join(f"{line}\n" for line in sorted(set(imports))),
+        "imports": "".join(f"{line}\n" for line in sorted(imports)),
         "name": row.name,
         "init_parameters": init.declared,
         "init_call": init.passed({}),
-        "forward_parameters": forward.declared,
-        "forward_call": forward.passed(_conversions(forward, observed.cases[0])),
+        "forward_parameters": call.declared,
+        "forward_call": call.passed(_conversions(call, observed.cases[0])),
         "init_values": ", ".join(init.values),
     }
-    return ProblemText(row.code, tail, [", ".join(values) for values in inputs])
+    return ProblemText(row.code, tail, [", ".join(values) for values in _list_calls(call, observed.cases)])
 
 
 def _parameters(stated: WorkingCall, names: Sequence[str], other: str) -> _Parameters:

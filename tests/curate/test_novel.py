@@ -300,6 +300,12 @@ def test_a_block_is_found_in_a_module_of_the_network(tmp_path: Path, file: Calla
 @pytest.mark.slow
 def test_graphs_and_numbers_are_compared_on_one_server(tmp_path: Path) -> None:
     plain, rewritten = TEXTS["PLAIN"], TEXTS["REWRITTEN"]
+    # A record beside which no other has parameters of its sizes has no numbers in its snapshot: it is measured here.
+    (tmp_path / "alone").mkdir()
+    alone = snapshot_of(tmp_path / "alone", {"plain": plain}, graph="survivors")
+    assert [record.behavior for record in alone.records.itertuples()] == [None]
+    (near, *_) = alone.novelty(rewritten).nearest
+    assert (near.name, near.known, near.equal_numbers) == ("plain", ("graph",), True)
     # Two of one computation: both are measured, and the numbers of the kept one are in the snapshot.
     snapshot = snapshot_of(tmp_path, {"plain": plain, "again": rewritten}, graph="survivors")
     (kept,) = snapshot.records.itertuples()

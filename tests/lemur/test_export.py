@@ -13,7 +13,7 @@ import yaml
 from extract.model.results import Result, code_columns
 from lemur.export import ExportForm
 from lemur.export.command import export_folder
-from lemur.export.kernelbench import CallSignature, RefusedError, build_problem
+from lemur.export.kernelbench import RefusedError, build_problem
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import read_manifest
 from manifests.records import Block
@@ -53,7 +53,7 @@ def load(code: str) -> Row:
 
 def test_a_problem_runs_as_the_block_does(tmp_path: Path) -> None:
     row = scale(extractions.source(tmp_path))
-    problem = build_problem(row, CallSignature(("channels",)))
+    problem = build_problem(row, ("channels",))
     code = problem.render(factors=(1.0, 16.0), layouts=2)
     assert code.startswith(row.code or "-")
     names = load(code)
@@ -84,9 +84,9 @@ REFUSED: dict[str, tuple[Row, str]] = {
 def test_what_has_no_such_form(tmp_path: Path, case: str) -> None:
     changes, reason = REFUSED[case]
     with pytest.raises(RefusedError, match=rf"^{reason}$"):
-        build_problem(scale(extractions.source(tmp_path), **changes), CallSignature())
+        build_problem(scale(extractions.source(tmp_path), **changes))
     with pytest.raises(RefusedError, match=r"^its file defines Model$"):
-        build_problem(block(extractions.source(tmp_path), "Taken", cases=[({}, ["float32 2"])]), CallSignature())
+        build_problem(block(extractions.source(tmp_path), "Taken", cases=[({}, ["float32 2"])]))
 
 
 def test_a_trivial_answer_does_not_pass(tmp_path: Path) -> None:

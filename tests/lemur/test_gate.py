@@ -112,6 +112,11 @@ def test_names(name: str, finding: str | None) -> None:
     assert inspection.parameters == ("lr", "momentum", "shrink")
 
 
+def test_hyperparameters_of_a_dict_are_its_keys() -> None:
+    code = net().replace('{"lr", "momentum", "shrink"}', '{"lr": 0.1, "momentum": 0.9, "shrink": [1, 2]}')
+    assert inspect_network(("abstract",), ("it.py", code.encode())).parameters == ("lr", "momentum", "shrink")
+
+
 def trials_of(rows: dict[str, list[tuple[float, int | None]]]) -> dict[str, list[dict[str, Any]] | str]:
     """Statistics by path: of each network on CIFAR-10, accuracy and duration by epoch."""
     return {
@@ -250,7 +255,7 @@ def test_a_range_of_commits(repository: Path) -> None:
             "ab/nn/nn/mine.py": TEXTS["OTHER"]
         }
         assert list(contribution.statistics) == list(statistics("old"))
-        assert contribution.others == 1
+        assert contribution.others == {"README.md"}
         assert contribution.names == {"old", "mine"}
     assert read_contribution(["ab/nn/nn/mine.py"]).networks == {"ab/nn/nn/mine.py": b"later\n"}
     with pytest.raises(UserError, match=r"^HEAD\.\.no-such: "):
@@ -262,7 +267,8 @@ def stated(accuracy: str) -> bytes:
     return f'[{{"accuracy": {accuracy}, {json.dumps(trial)[1:]}]'.encode()
 
 
-def test_what_is_not_plain(snapshot: str, tmp_path: Path, lemur_here: Callable[..., Any]) -> None:
+def test_what_is_not_plain(snapshot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     write(tmp_path, {"ab/nn/nn/mine.py": "x = 1\n", **statistics("mine")})
     expected = {"ab/nn/nn/mine.py": "there is no class Net"}
     rows = read_table(__file__, "gate.md", "Not plain", globals())
@@ -270,9 +276,8 @@ def test_what_is_not_plain(snapshot: str, tmp_path: Path, lemur_here: Callable[.
         path = f"ab/nn/nn/{number}.py" if "network" in name else f"{STATISTICS}mine/{number}.json"
         (tmp_path / path).write_bytes(content)
         expected[path] = finding
-    done = lemur_here("gate", ".", "--against", snapshot, "--json", cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
-    findings = {file["path"]: [one["message"] for one in file["findings"]] for file in json.loads(done.stdout)["files"]}
+    files = gate(["."], against=[snapshot], jobs=1).files
+    findings = {file.path: [one.message for one in file.findings] for file in files}
     assert findings.keys() == expected.keys()
     for path, start in expected.items():
         (message,) = findings[path]
@@ -294,61 +299,49 @@ def make_elsewhere(folder: Path, path: str, target: str | None) -> None:
     git(folder, "config", "--file", ".gitmodules", f"submodule.{path}.ignore", "all")
 
 
-def read_refusals(text: str) -> dict[str, list[str]]:
-    return {file["path"]: [one["rule"] for one in file["findings"]] for file in json.loads(text)["files"]}
-
-
-def test_links_and_submodules_are_refused(repository: Path, snapshot: str, lemur_here: Callable[..., Any]) -> None:
+def test_links_and_submodules_are_refused(repository: Path, snapshot: str) -> None:
     rows = read_table(__file__, "gate.md", "Elsewhere", globals())
     (repository / "ab/nn/api.py").write_text("x = 1\n")
     for path, (target, _) in rows.items():
         make_elsewhere(repository, path, target)
     git(repository, "add", ".gitmodules", "ab/nn/api.py")
     git(repository, "commit", "-m", "three")
-    refused = {path: ["file"] for path, (_, refused) in rows.items() if refused}
-    given = ["HEAD~1..HEAD"], ["."], sorted(refused)
-    for paths in given:
+    refused = {path for path, (_, refused) in rows.items() if refused}
+    for paths in (["HEAD~1..HEAD"], ["."], sorted(refused)):
         (repository / "ab/nn/nn/sub/.git").write_text("gitdir: elsewhere\n")  # as one that was fetched
-        done = lemur_here("gate", *paths, "--against", snapshot, "--json", cwd=repository)
-        assert done.returncode == 3, done.stderr
-        found = read_refusals(done.stdout)
-        assert {path: rules for path, rules in found.items() if "file" in rules} == refused
-        assert not any(path in found for path, (_, refused) in rows.items() if not refused)
+        assert read_contribution(paths).links.keys() == refused
+    report = gate(["HEAD~1..HEAD"], against=[snapshot], jobs=1)
+    assert {(file.path, *(one.rule for one in file.findings)) for file in report.files} == {
+        (path, "file") for path in refused
+    }
 
 
 @pytest.mark.parametrize("path", ["ab", "ab/nn", "ab/nn/nn", "ab/nn/stat", "ab/nn/stat/train"])
-def test_a_folder_that_became_a_link(
-    repository: Path, snapshot: str, lemur_here: Callable[..., Any], path: str
-) -> None:
+def test_a_folder_that_became_a_link(repository: Path, path: str) -> None:
     shutil.move(repository / path, repository / "moved")
     (repository / path).symlink_to(os.path.relpath(repository / "moved", (repository / path).parent))
     git(repository, "add", "--all")
     git(repository, "commit", "-m", "three")
     for given in ("HEAD~1..HEAD", path, "."):
-        done = lemur_here("gate", given, "--against", snapshot, "--json", cwd=repository)
-        assert (done.returncode, read_refusals(done.stdout)[path]) == (3, ["file"])
+        assert read_contribution([given]).links.keys() == {path}
 
 
-def test_nothing_to_check(
-    repository: Path, snapshot: str, lemur_here: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_nothing_to_check(repository: Path, snapshot: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     write(repository, {"docs/it.md": "one\n", "ab/nn/api.py": "x = 1\n", "ab/nn/stat/run/it/gpu.json": "{}"})
     (repository / "empty").mkdir()
     git(repository, "add", "docs", "ab/nn/api.py", "ab/nn/stat/run")
     git(repository, "commit", "-m", "three")
     for given in (["HEAD~1..HEAD"], ["README.md"], ["docs", "empty", "ab/nn/api.py"], ["HEAD..HEAD", "ab/nn/stat/run"]):
-        done = lemur_here("gate", *given, "--against", snapshot, "--sarif", "found.sarif", cwd=repository)
-        assert (done.returncode, done.stdout.count("\n")) == (0, 1)
-        assert re.fullmatch(r"nothing to check: no networks .* or statistics .* among [0-9] files?\n", done.stdout)
-        assert json.loads((repository / "found.sarif").read_text())["runs"][0]["results"] == []
-        as_json = json.loads(lemur_here("gate", *given, "--against", snapshot, "--json", cwd=repository).stdout)
-        assert (as_json["passed"], as_json["files"], as_json["notes"]) == (True, [], [done.stdout.strip()])
+        report = gate(given, against=[snapshot], jobs=1)
+        assert (report.passed, report.files, list(build_table(report))) == (True, (), list(report.notes))
+        (note,) = report.notes
+        assert re.fullmatch(r"nothing to check: no networks .* or statistics .* among [0-9] files?", note)
     # A contribution must not bring what is checked instead of its range, and nothing else passes unread.
     write(repository, {"0..HEAD": "", "HEAD~2..HEAD": ""})
     for given in (["missing"], ["README.md", "missing.py"], ["0..HEAD"], ["HEAD..missing"]):
-        done = lemur_here("gate", *given, "--against", snapshot, cwd=repository)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert done.stderr.endswith("; if it is a file or folder, write ./HEAD..missing\n")
+        with pytest.raises(UserError) as refusal:
+            read_contribution(given)
+    assert str(refusal.value).endswith("; if it is a file or folder, write ./HEAD..missing")
     assert "ab/nn/nn/mine.py" in read_contribution(["HEAD~2..HEAD"]).networks
     with pytest.raises(UserError, match=r"no-such: no such folder; --against takes"):
         gate(["README.md"], against=["no-such"])
@@ -421,8 +414,6 @@ def test_ctrl_c_ends_it_at_once(snapshot: str, tmp_path: Path) -> None:
 
 
 # The hook of pre-commit and the action: the commands that they hold run here, on a repository made for it.
-
-__all__ = ["repository", "snapshot"]  # fixtures
 
 ROOT = Path(__file__).parents[2]
 
