@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,16 @@ from train.runs.run_folder import canonical_json, recipe_text, record_text
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}
+
+
+class Attack:
+    """A pickle that makes a folder if it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
 
 
 RECIPE = Recipe().changed(training__epochs=3, training__batch_size=64, training__learning_rate=0.05)

@@ -1,6 +1,5 @@
 """Any text may come as a code: each gets features or a reason, and none ends the run."""
 
-import functools
 import importlib
 import sys
 import warnings
@@ -8,15 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.model.corpus import Features, FeatureStore, code_features
 from lemur_core.similarity import views
-from lemur_core.similarity.outline import MAX_CODE_BYTES  # noqa: F401 (the page names it)
+from lemur_core.similarity.outline import MAX_CODE_BYTES, outline_code  # noqa: F401 (the page names one)
 from lemur_core.similarity.views import map_codes
 from tests.builders.suites import read_table, table
 
@@ -52,16 +49,6 @@ def test_odd_but_valid(code: str) -> None:
     found = code_features(code)
     assert isinstance(found, Features), found
     assert len(found.shingles)
-
-
-def test_features_of_a_plain_network() -> None:
-    found = code_features(CODE)
-    assert isinstance(found, Features)
-    assert {len(found.tree), len(found.literal), len(found.shingle_set), len(found.fingerprint)} == {16}
-    assert found.signature.shape == (256,)
-    assert (found.shingles.dtype, found.elements.dtype) == (np.uint64, np.uint64)
-    assert found.lines == 6
-    assert found.pretrained == ()
 
 
 @table(__file__, "features.md", "What is equal", globals())
@@ -139,20 +126,6 @@ def test_a_code_that_kills_its_worker_is_told(deadly: Any, monkeypatch: pytest.M
             assert isinstance(found, Features), (digest, found)
 
 
-def test_workers_agree_with_this_process() -> None:
-    codes = [(bytes([i]), code) for i, code in enumerate([CODE, "x = 1\n", "def f(:\n", "", CODE.replace("x", "y")])]
-    work = functools.partial(code_features, detail="literal")
-    results = dict(item for result in map_codes(work, iter(codes), 2) for item in result)
-    for digest, code in codes:
-        here, found = code_features(code, "literal"), results[digest]
-        if isinstance(here, str):
-            assert found == here
-        else:
-            assert isinstance(found, Features)
-            assert (found.tree, found.shingle_set, found.fingerprint) == (here.tree, here.shingle_set, here.fingerprint)
-            assert found.signature.tolist() == here.signature.tolist()
-
-
 @pytest.fixture
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
@@ -194,39 +167,45 @@ def test_what_is_stored_comes_back(own_cache: Path) -> None:
     assert table.tree[2] != table.tree[4]
 
 
-@pytest.mark.parametrize("harm", ["cut", "empty", "no shingles", "other columns", "text"])
-def test_a_damaged_shard_is_dropped(own_cache: Path, capsys: pytest.CaptureFixture[str], harm: str) -> None:
-    filled(["x = 1\n"])
-    (shard,) = own_cache.rglob("*.parquet")
-    content = shard.read_bytes()
-    if harm == "no shingles":
-        shard.with_suffix(".shingles").unlink()
-    elif harm == "other columns":
-        pq.write_table(pq.read_table(shard).select(["problem"]), shard)
-    else:
-        shard.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "text": b"hello"}[harm])
-    store = FeatureStore("abstract")
-    assert b"x = 1\n".rjust(32, b"\0") not in store
-    assert "damaged" in capsys.readouterr().err
-    again = filled(["x = 1\n"])
-    assert again.table([b"x = 1\n".rjust(32, b"\0")]).problems == {}
-
-
-def test_short_shingles_file_is_noticed(own_cache: Path) -> None:
-    """A cache cut off in its second file must not end as wrong similarities."""
-    code = "x = f(a, b, c, d, e, g, h)\n"
-    filled([code])
-    (blob,) = own_cache.rglob("*.shingles")
-    blob.write_bytes(blob.read_bytes()[:8])
-    store, digest = FeatureStore("abstract"), code.encode().rjust(32, b"\0")
-    if digest not in store:
-        store = filled([code])
-    table, expected = store.table([digest]), code_features(code)
-    assert isinstance(expected, Features)
-    assert table.shingles(0).tolist() == expected.shingles.tolist()
-
-
 def test_details_are_stored_apart(own_cache: Path) -> None:
     filled(["x = 1\n"])
     assert b"x = 1\n".rjust(32, b"\0") not in FeatureStore("literal")
     assert b"x = 1\n".rjust(32, b"\0") in FeatureStore("abstract")
+
+
+# Syntax that this Python does not know: the code is invalid, and the reason says that a newer one may read it.
+
+#: By the Python that brought it, PEP 695, 701, 696, 750 and 758.
+NEWER = {
+    (3, 12): "class Net[T]:\n    def forward(self, x: T) -> T:\n        return x\n",
+    (3, 13): "class Net[T = int]:\n    pass\n",
+    (3, 14): "text = t'{3}'\n",
+    (3, 12, 1): "type Shape = tuple[int, ...]\n",
+    (3, 12, 2): "text = f'{'a'}'\n",
+    (3, 14, 1): "try:\n    pass\nexcept TypeError, ValueError:\n    pass\n",
+}
+OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.mark.parametrize("since", NEWER)
+def test_newer_syntax_is_named(since: tuple[int, ...]) -> None:
+    told = outline_code(NEWER[since])
+    if sys.version_info[:2] >= since[:2]:
+        assert not isinstance(told, str)
+    else:
+        assert str(told).startswith(f"not Python {OURS}, but perhaps a newer one: line ")
+
+
+def test_another_python_reads_it_anew(tmp_path: Path) -> None:
+    """What is kept of a code between runs is not what an older Python made of it."""
+    older, same, broken = b"o" * 32, b"s" * 32, b"b" * 32
+    store = FeatureStore("abstract", tmp_path)
+    store.add(older, "not Python 3.10, but perhaps a newer one: line 1: invalid syntax")
+    store.add(same, f"not Python {OURS}, but perhaps a newer one: line 1: invalid syntax")
+    store.add(broken, "not Python: line 1: invalid syntax")
+    store.flush()
+    again = FeatureStore("abstract", tmp_path)
+    assert [digest in again for digest in (older, same, broken)] == [False, True, True]
+    again.add(older, "not Python: line 1: invalid syntax")
+    again.flush()
+    assert older in FeatureStore("abstract", tmp_path)

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.compute.outcome import STAGES, count_decisions
+from curate.kinds import verify
 from curate.model.corpus import Features, code_features
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
+from manifests.folders.manifest import write_manifest
 
 Row = dict[str, Any]
 
@@ -106,23 +111,11 @@ def pool(network: Callable[..., str], warm: Callable[..., None], curator_cache: 
 
 POOL_SIZE = 4 * 39 + 4 + len(INVALID)
 
-NAMES = [
-    "ga-1",
-    "ga-2",
-    "ga",
-    "alt-1",
-    "alt-nn-2",
-    "ast-x",
-    "ast-Y",
-    "FractalNet-1",
-    "FractalNet-2",
-    "Fractal",
-    "rag-ü",
-]
+NETS = ["ga-1", "ga-2", "ga", "alt-1", "alt-nn-2", "ast-x", "ast-Y", "FractalNet-1", "FractalNet-2", "Fractal", "rag-ü"]
 
 ROW = st.fixed_dictionaries(
     {
-        "nn": st.sampled_from(NAMES),
+        "nn": st.sampled_from(NETS),
         "code": st.one_of(st.integers(0, 11), st.integers(40, 80), st.integers(0, POOL_SIZE)),
         "task": st.sampled_from(["img-classification", None]),
         "dataset": st.sampled_from(["cifar-10", "cifar-10", "mnist"]),
@@ -430,7 +423,24 @@ def test_no_leakage_in_large_corpora(pool: Pool, curated: Any, drawn: list[Row],
         patch.setattr("lemur_core.similarity.join.MAX_SETS", 2)
         large = curated(rows, **chosen)
     check_all(large, pool)
-    assert large.kept == curated(rows, **chosen).kept
+    small = curated(rows, **chosen)
+    assert (large.kept, large.outcome.whole.splits) == (small.kept, small.outcome.whole.splits)
+
+
+def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
+    curated: Callable[..., Any], network: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chains of small changes, from one group to another, whose ends may be kept in different splits."""
+    dice = random.Random(11)
+    rows, blocks = [], [dice.randrange(12) for _ in range(20)]
+    for step in range(120):
+        blocks[(step * 3) % 20] = (blocks[(step * 3) % 20] + 1 + step % 5) % 12
+        rows.append({"nn": f"c-{step}", "nn_code": network(blocks), "accuracy": dice.random(), "dataset": "d"})
+    whole = {seed: curated(rows, graph="off", seed=seed, lexical_threshold=0.75).outcome.whole for seed in range(4)}
+    assert all({*whole[seed].splits.values()} > {"train"} for seed in range(4))
+    monkeypatch.setattr("lemur_core.similarity.join.MAX_SETS", 7)
+    for seed, expected in whole.items():
+        assert curated(rows, graph="off", seed=seed, lexical_threshold=0.75).outcome.whole.splits == expected.splits
 
 
 @given(drawn=ROWS, chosen=OPTIONS)
@@ -521,29 +531,6 @@ def test_weights(pool: Pool, curated: Any, drawn: list[Row]) -> None:
         assert result.outcome.weights[number] == expected
 
 
-def test_unusable_codes_are_never_merged(pool: Pool, curated: Any) -> None:
-    """What has no tokens or no tree equals nothing, least of all each other."""
-    rows = [{"nn": f"bad-{i}", "nn_code": code, "accuracy": 1.0} for i, code in enumerate(INVALID)]
-    rows += [{"nn": "blank", "nn_code": None, "problem": "nn_code is empty"}, {"nn": "good", "nn_code": pool.codes[0]}]
-    result = curated(rows)
-    assert result.kept_names() == ["good"]
-    assert [d.stage for d in result.decisions] == ["invalid"] * (len(INVALID) + 1) + [None]
-    assert result.decisions[-2].reason == "nn_code is empty"
-    for decision in result.decisions[:-2]:
-        assert decision.reason.startswith(("not Python: ", "no code: "))
-
-
-@pytest.mark.parametrize("options", [{}, {"min_per_prefix": 1}, {"topup_prefix": ("ga",)}, {"from_scratch": True}])
-@pytest.mark.parametrize("code", [INVALID[0], None])
-def test_nothing_usable(curated: Any, options: dict[str, Any], code: str | None) -> None:
-    """An input of broken rows is curated to an empty snapshot, in which each row says why."""
-    result = curated(
-        [{"nn": "ga-1", "nn_code": code, "problem": None if code else "nn_code is missing"}] * 3, **options
-    )
-    assert result.kept == []
-    assert [decision.stage for decision in result.decisions] == ["invalid"] * 3
-
-
 def test_networks_without_layers(pool: Pool, curated: Any) -> None:
     """Codes that call nothing have nothing to compare by structure; only their tokens count."""
     result = curated(
@@ -555,17 +542,6 @@ def test_networks_without_layers(pool: Pool, curated: Any) -> None:
     assert [decision.reason for decision in result.decisions[3:]] == ["defines no nn.Module"] * 2
     assert len(result.kept) == 3
     assert len(set(result.outcome.splits.values())) == 1  # but their (empty) fingerprints are equal
-
-
-def test_which_row_speaks_for_a_network_does_not_depend_on_the_order(pool: Pool, curated: Any) -> None:
-    """Two networks of one code, each with two rows: the same rows speak for them in any order."""
-    rows = [
-        {"nn": nn, "nn_code": pool.codes[0], "epoch": epoch, "accuracy": accuracy}
-        for nn, epoch, accuracy in (("a", 1, 0.9), ("a", 2, 0.8), ("b", 1, 0.3), ("b", 2, 0.2))
-    ]
-    first = [decision.stage for decision in curated(rows).decisions]
-    assert sorted(first, key=str) == [None, "exact", "repeat", "repeat"]
-    assert [decision.stage for decision in curated(rows[::-1]).decisions][::-1] == first
 
 
 def test_a_top_up_takes_what_is_farthest(curated: Callable[..., Any], network: Callable[..., str]) -> None:
@@ -580,3 +556,43 @@ def test_a_top_up_takes_what_is_farthest(curated: Callable[..., Any], network: C
     topped_up = curated(rows, prefer=("alt",), topup_prefix=("ga",), topup_per_prefix=2)
     assert set(topped_up.kept_names()) == {"alt-1", "ga-0", "ga-2"}
     assert [decision.rescued for decision in topped_up.decisions] == [None, None, None, None, "topup"]
+
+
+def test_what_the_fingerprints_do_not_see_is_told(curated: Any, network: Callable[..., str]) -> None:
+    """Another activation, width or depth looks the same to the published tokens. The reason says so, `literal` tokens
+    keep them apart, and the structural fingerprint sees what changes layers."""
+    blocks = [0, 1, 4, 0, 1, 4]
+    relu = network(blocks)
+    gelu = relu.replace("torch.relu(", "torch.nn.functional.gelu(").replace("torch.nn.functional.", "torch.")
+    deeper = network([*blocks, 0, 1, 4])
+    for other in (gelu, deeper):
+        rows = [{"nn": "a-1", "nn_code": relu}, {"nn": "a-2", "nn_code": other}]
+        abstract = curated(rows)
+        assert abstract.kept_names() == ["a-1"]
+        assert abstract.decisions[1].reason == "same shingles as a-1; names, numbers or repetitions differ"
+    both = [{"nn": "a-1", "nn_code": relu}, {"nn": "a-2", "nn_code": gelu}, {"nn": "a-3", "nn_code": deeper}]
+    assert len(curated(both, tokens="literal").kept) == 3
+    assert len(curated(both, tokens="literal", structural_threshold=0.5, lexical_threshold=0.5).kept) == 1
+
+
+def test_verify_sees_each_broken_law(
+    network: Callable[..., str], memory_source: Any, warm: Callable[..., None], tmp_path: Path
+) -> None:
+    """Of folders that were made with other thresholds than they state, or than splits are made with."""
+    codes = [network(range(12)), network([*range(12), 0]), network([6, 8, 4])]
+    warm(codes)
+    rows = [{"nn": f"n-{number}", "nn_code": code} for number, code in enumerate(codes)]
+
+    for law, made, stated, leak in (
+        ("near duplicates", 1.0, 0.7, 0.7),
+        ("witnesses", 0.7, 1.0, 0.7),
+        ("leaks", 1.0, 1.0, 1.0),
+    ):
+        options = CurateOptions(graph="off", lexical_threshold=made, structural_threshold=1.0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("curate.model.splits.LEAK_THRESHOLD", leak)
+            manifest = curate(memory_source(rows), tmp_path / law, options, jobs=1)
+        parameters = manifest.parameters | {"lexical_threshold": stated}
+        write_manifest(tmp_path / law, manifest.model_copy(update={"parameters": parameters}))
+        wrong = {check.name for check in verify(tmp_path / law, jobs=1) if not check.ok}
+        assert wrong & {"near duplicates", "witnesses", "leaks"} == {law}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from curate.kinds import verify
 from curate.model.options import CurateOptions
-from curate.model.rights import LEAST_SHINGLES, THRESHOLD, Origin, Origins, Rights, is_withheld
+from curate.model.rights import THRESHOLD, Origin, Origins, Rights, is_withheld
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
@@ -125,24 +125,16 @@ def test_what_is_published(mit: Path, tmp_path: Path) -> None:
 
 
 def test_verify_sees_what_is_wrong(mit: Path, tmp_path: Path) -> None:
+    """A code that was withheld is in the published table again."""
     with stage_files(mit) as ready:
-        published = copied(ready, tmp_path / "published")
+        copy = copied(ready, tmp_path / "published")
     (kept,) = (row for row in rows_of(mit).values() if row["kept"] and row["license"] == "GPL-3.0-only")
-    for folder, faults in (
-        (mit, {"license": "MIT"}),
-        (mit, {"origin": "a@1::a.B"}),
-        (published, {"nn_code": kept["nn_code"]}),
-    ):
-        copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-        (path,) = copy.glob("data/records/train-*.parquet")
-        table = pq.read_table(path)
-        changed = [row | faults if row["license"] == "GPL-3.0-only" else row for row in table.to_pylist()]
-        pq.write_table(table.from_pylist(changed, table.schema), path)
-        manifest = read_manifest(copy)
-        rows = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
-        write_manifest(copy, manifest.model_copy(update={"outputs": list_outputs(copy, rows)}))
-        assert {check.name for check in verify(copy) if not check.ok} & {"licenses", "rows"}, faults
-        shutil.rmtree(copy)
+    (path,) = copy.glob("data/records/train-*.parquet")
+    table = pq.read_table(path)
+    codes = {"nn_code": kept["nn_code"]}
+    changed = [row | codes if row["license"] == "GPL-3.0-only" else row for row in table.to_pylist()]
+    pq.write_table(table.from_pylist(changed, table.schema), path)
+    assert {check.name for check in verify(copy) if not check.ok} & {"licenses", "rows"}
 
 
 def test_without_any_word_all_stays(snapshot: Snapshot) -> None:
@@ -196,8 +188,6 @@ def test_no_licence_is_weaker_than_what_is_known(
 
 
 # Where codes are from: classes of extracted repositories are found again, whatever was renamed, and obeyed.
-
-Write = Callable[..., Path]
 
 
 def extraction(folder: Path, blocks: Sequence[tuple[str, str, str | None]], kind: str = "extraction") -> Path:
@@ -346,13 +336,3 @@ def test_a_snapshot_with_origins(
             assert all(bool(row["nn_code"]) == is_permissive(row["license"]) for row in left)
     plain = curate(memory_source(rows), tmp_path / "plain", options, jobs=1)
     assert {"origins", "licenses"} & {*plain.counts, *plain.parameters, *plain.details} == set()
-    (path,) = (out / "data" / "records").glob("train-*")
-    table = pq.read_table(path)
-    wrong = [row | {"origin_similarity": 0.5} for row in table.to_pylist()]
-    copy = Path(shutil.copytree(out, tmp_path / "copy"))
-    pq.write_table(pa.Table.from_pylist(wrong, table.schema), copy / path.relative_to(out))
-    assert not next(check for check in verify(copy) if check.name == "rows").ok
-
-
-def test_a_class_says_too_little_below_so_many_shingles(network: Callable[..., str]) -> None:
-    assert len(class_texts(HELPER)[0].shingles) < LEAST_SHINGLES < len(class_texts(network([0, 1]))[0].shingles)

@@ -31,6 +31,7 @@ from extract.proofs.equivalence import MissingOriginal
 from lemur_core.sandbox import Limits, cached
 from lemur_core.sandbox.server.foreign import one_line, read_missing
 from tests.builders.suites import read_table, table
+from tests.curate.test_graphs import CODES
 
 Row = dict[str, Any]
 
@@ -49,17 +50,8 @@ RUNS = f"""{HEAD}class Net(nn.Module):
         assert not torch.is_grad_enabled() and not self.training
         return self.drop(self.body(x.flatten(1)))
 """
-WRONG_SHAPE = RUNS.replace("out_shape[0])", "out_shape[0] + 1)")
-NOT_FINITE = RUNS.replace("self.body(x.flatten(1))", "self.body(x.flatten(1) / 0)")
-RAISES = RUNS.replace("x.flatten(1)", "x.flatten(2)")
-NEEDS_ARGUMENT = RUNS.replace('prm["lr"] == 0.1', 'prm["width"] == 3')
-NO_NET = "x = 1\n"
-NO_MODULE = "class Net:\n    def __init__(self, *arguments):\n        pass\n"
-NO_PACKAGE = "from no_such_package_anywhere.layers import Block\n" + RUNS
 TOLD_AGAIN = f"try:\n    import no_such_package_anywhere\nexcept ImportError:\n    raise ImportError('get it')\n{RUNS}"
-EXITS = RUNS.replace("self.drop = ", "raise SystemExit(0)\n        self.drop = ")
 LOOPS = RUNS.replace("        return ", "        while True:\n            pass\n        return ")
-SEES_FILES = RUNS.replace("self.drop = ", "open('/etc/passwd').read()\n        self.drop = ")
 GREEDY = RUNS.replace("self.drop = ", "self.much = torch.zeros(2**33)\n        self.drop = ")
 PRETRAINED = f"""import torchvision
 {HEAD}class Net(nn.Module):
@@ -110,7 +102,6 @@ def test_error_lines_are_the_same_everywhere() -> None:
     assert one_line("abcdef", 3) == "abc …"
 
 
-LARGE = json.dumps({"lr": 0.1, "transform": "norm_64"})
 TRIALS: dict[str, tuple[Row, str | None, str]] = read_table(__file__, "runs.md", "Trials", globals())
 
 
@@ -176,46 +167,6 @@ class Net(nn.Module):
     def forward(self, x):
         return torch.relu(self.layer(x)).mean((2, 3))
 """
-#: The same computation in words of its own, so that only its graph tells.
-TWIN = """
-
-def pool(values):
-    summed = values.sum(dim=-1).sum(dim=-1)
-    return summed / (values.shape[-1] * values.shape[-2])
-
-
-class Activation(nn.Module):
-    def forward(self, values):
-        return nn.functional.relu(values)
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape: tuple, out_shape: tuple, prm: dict, device: torch.device) -> None:
-        super().__init__()
-        classes, channels = out_shape[0], in_shape[1]
-        self.stages = nn.ModuleList([nn.Conv2d(channels, classes, kernel_size=(3, 3)), Activation()])
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        for stage in self.stages:
-            images = stage(images)
-        return images.mean(dim=(2, 3))
-"""
-OTHER = """
-
-def make_stage(channels, width):
-    return nn.Sequential(nn.MaxPool2d(4), nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.GELU())
-
-
-class Net(nn.Module):
-    def __init__(self, in_shape, out_shape, prm, device):
-        super().__init__()
-        self.features = nn.Sequential(make_stage(in_shape[1], 8), make_stage(8, 16))
-        self.classifier = nn.Linear(16, out_shape[0])
-
-    def forward(self, x):
-        features = self.features(x)
-        return self.classifier(features.amax(3).amax(2))
-"""
 
 
 def read_records(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
@@ -231,7 +182,7 @@ def write_folder(folder: Path, codes: dict[str, str]) -> Path:
 
 
 def test_a_folder_of_files_is_traced_as_the_same_codes_in_a_table(tmp_path: Path) -> None:
-    codes = {"a": IMPORTS + NET, "b": IMPORTS + TWIN}
+    codes = {"a": CODES["a-sequential"], "b": CODES["b-by-hand"]}
     folder = write_folder(tmp_path / "nets", codes)
     table = tmp_path / "table.jsonl"
     benchmark = {"task": "img-classification", "dataset": "cifar-10", "prm": PRM}
@@ -262,7 +213,7 @@ def test_options_say_what_the_files_are(tmp_path: Path) -> None:
 
 
 def test_codes_without_imports_run_in_the_namespace_on_request(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "nets", {"bare": NET.lstrip(), "own": IMPORTS + OTHER})
+    folder = write_folder(tmp_path / "nets", {"bare": NET.lstrip(), "own": CODES["d-other"]})
     plain = curate(folder, out=tmp_path / "plain", jobs=1)
     assert read_records(plain)["bare"]["runs_error"].startswith("import_failed: NameError: name 'nn' is not defined")
     notes = plain.manifest.details["notes"]

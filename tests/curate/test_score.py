@@ -20,7 +20,7 @@ from curate.kinds import verify
 from curate.model.corpus import code_features
 from curate.model.options import CurateOptions
 from curate.model.pretrained import find_pretrained
-from curate.model.records import find_best_rows, find_off_scale, rank_rows, score_codes
+from curate.model.records import find_best_rows, find_off_scale, rank_rows
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from curate.sources.rows import ROW_SCHEMA
@@ -60,44 +60,6 @@ def to_table(results: Sequence[Result]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
 
 
-def scores(results: Sequence[Result]) -> dict[int, float]:
-    table = to_table(results)
-    return score_codes(table, np.array([code for code, *_ in results]), rank_rows(table, np.ones(len(results), bool)))
-
-
-def plain_scores(results: Sequence[Result]) -> dict[int, float]:
-    """The documented rule, without arrays."""
-    best: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
-    for code, dataset, epoch, accuracy in results:
-        if accuracy is not None:
-            field = best[dataset, epoch]
-            field[code] = max(field.get(code, -math.inf), accuracy)
-    found: dict[int, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for (dataset, _), field in best.items():
-        for code, value in field.items():
-            below, equal = sum(x < value for x in field.values()), sum(x == value for x in field.values())
-            found[code][dataset].append(((below + equal / 2) / len(field), len(field) / (len(field) + 10)))
-    out = {}
-    for code, of_code in found.items():
-        weights = [max(weight for _, weight in of_set) for of_set in of_code.values()]
-        means = [sum(p * w for p, w in of_set) / sum(w for _, w in of_set) for of_set in of_code.values()]
-        out[code] = (sum(m * w for m, w in zip(means, weights, strict=True)) + 0.5) / (sum(weights) + 1)
-    return out
-
-
-def field_of(dataset: str, epoch: int, size: int, code: int, rank: float) -> list[Result]:
-    """Results of `size` networks of which `code` is at a percentile; the others have numbers from 1,000 on."""
-    below = round(rank * size - 0.5)
-    others = [value for value in range(size) if value != below]
-    return [(code, dataset, epoch, float(below)), *((1_000 + v, dataset, epoch, float(v)) for v in others)]
-
-
-def test_the_worked_example() -> None:
-    both = [*field_of("c", 1, 90, 0, 0.9 + 0.5 / 90), *field_of("c", 2, 10, 0, 0.65)]
-    mean = (0.9 * (81.5 / 90) + 0.5 * 0.65) / 1.4
-    assert scores(both)[0] == pytest.approx((0.9 * mean + 0.5) / 1.9)
-
-
 RESULTS = st.lists(
     st.tuples(
         st.integers(0, 6),
@@ -107,25 +69,6 @@ RESULTS = st.lists(
     ),
     max_size=40,
 )
-
-
-@given(results=RESULTS, dice=st.randoms(use_true_random=False))
-def test_scores_are_those_of_the_plain_program_in_any_order(results: list[Result], dice: Any) -> None:
-    found = scores(results)
-    assert found == pytest.approx(plain_scores(results))
-    assert all(0 < value < 1 for value in found.values())
-    mixed = dice.sample(results, len(results))
-    renamed = {code: number for number, code in enumerate(dict.fromkeys(code for code, *_ in mixed))}
-    again = scores([(renamed[code], *rest) for code, *rest in mixed])
-    assert {code: again[renamed[code]] for code in found} == found, "to the last bit"
-
-
-@given(results=RESULTS)
-def test_a_better_result_never_lowers_a_score(results: list[Result]) -> None:
-    for place, (code, dataset, epoch, accuracy) in enumerate(results):
-        if accuracy is not None and accuracy < 0.9:
-            raised = [*results[:place], (code, dataset, epoch, 0.95), *results[place + 1 :]]
-            assert scores(raised)[code] >= scores(results)[code] - 1e-12
 
 
 def corpus_of(results: Sequence[Result], problems: Mapping[int, str] = MappingProxyType({})) -> Any:
@@ -196,7 +139,7 @@ def test_text_is_cut_and_lines_are_those_of_the_parser() -> None:
     assert found.text.startswith("m = timm.create_model('aaa")
 
 
-@table(__file__, "pretrained_cases.md", "Any code is read in bounded time", globals())
+@table(__file__, "score.md", "Any code is read in bounded time", globals())
 def test_any_code_is_read_in_bounded_time(code: str) -> None:
     assert not isinstance(code_features(f"import timm\n{code}\n"), str)
 

@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 
-from curate.kinds import verify
 from curate.model.options import SPLIT_RATIOS
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import find_marker
@@ -226,29 +223,6 @@ def test_same_bytes(made: tuple[Path, Done], place: Path) -> None:
     assert one == two
 
 
-def rewrite(snapshot: Path, name: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Change a table and its digest in the manifest, so that only its meaning is wrong."""
-    (path,) = snapshot.glob(name)
-    schema = pq.read_schema(path)
-    rows = pq.read_table(path).to_pylist()
-    change(rows)
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
-    edit_manifest(snapshot, lambda m: None)
-
-
-def edit_manifest(snapshot: Path, change: Callable[[Any], None]) -> None:
-    manifest = json.loads((snapshot / "manifest.json").read_text())
-    for item in manifest["outputs"]:
-        path = snapshot / item["path"]
-        item["sha256"], item["bytes"] = sha256_file(path), path.stat().st_size
-    change(manifest)
-    (snapshot / "manifest.json").write_text(json.dumps(manifest))
-
-
-def failed(done: Done) -> list[str]:
-    return [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
-
-
 def test_verify_passes(made: tuple[Path, Done], place: Path, lemur_here: Any) -> None:
     done = lemur_here("verify", made[0], cwd=place)
     assert done.returncode == 0, done.stdout
@@ -258,69 +232,6 @@ def test_verify_passes(made: tuple[Path, Done], place: Path, lemur_here: Any) ->
     assert {"near duplicates", "witnesses", "leaks", "graphs", "page"} <= told
     done = lemur_here("verify", made[0], "--json", cwd=place)
     assert all(check["ok"] for check in json.loads(done.stdout))
-
-
-def test_verify_names_a_changed_byte(snapshot: Path, place: Path, lemur_here: Any) -> None:
-    (path,) = snapshot.glob("data/records/train-*.parquet")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    done = lemur_here("verify", snapshot, cwd=place)
-    assert done.returncode == 1
-    assert f"digests: data/records/{path.name} differs from its digest" in failed(done)[0]
-    assert re.search(r"^lemur: .*out: \d+ of \d+ checks failed$", done.stderr, re.MULTILINE)
-
-
-@pytest.mark.parametrize("similarity", [0.95, 0.1])
-def test_verify_sees_a_similarity_that_all_tables_state(snapshot: Path, similarity: float) -> None:
-    changed: list[str] = []
-
-    def decide(rows: list[dict[str, Any]]) -> None:
-        row = next(row for row in rows if row["stage"] == "lexical")
-        row["similarity"] = similarity
-        changed.append(row["id"])
-
-    rewrite(snapshot, "decisions.parquet", decide)
-    rewrite(
-        snapshot,
-        "networks.parquet",
-        lambda rows: next(row for row in rows if row["id"] == changed[0]).update(similarity=similarity),
-    )
-    wrong = {item.name: item.detail for item in verify(snapshot, jobs=1) if not item.ok}
-    assert set(wrong) == {"derived", "witnesses"}
-    assert f"{similarity} recorded" in wrong["witnesses"]
-    assert f"similarity is {similarity}" in wrong["derived"]
-
-
-def test_verify_sees_a_near_duplicate_among_the_kept(snapshot: Path) -> None:
-    """A folder that is consistent in itself, but keeps two codes that differ in a name only."""
-    extra: dict[str, Any] = {}
-    first: list[str] = []
-
-    def add(rows: list[dict[str, Any]]) -> None:
-        first.append(rows[0]["id"])
-        code = rows[0]["nn_code"].replace("forward(self, x)", "forward(self, inputs)")
-        extra.update(rows[0], nn="copy", nn_code=code, id=hashlib.sha256(code.encode()).hexdigest())
-        rows.append(dict(extra))
-
-    def decide(rows: list[dict[str, Any]]) -> None:
-        rows.append(dict(rows[0], row=len(rows), id=extra["id"], nn="copy", kept=True, stage=None, rescued=None,
-                         canonical=extra["id"], similarity=1.0, reason="kept"))  # fmt: skip
-
-    def tell(rows: list[dict[str, Any]]) -> None:
-        of = next(row for row in rows if row["id"] == first[0])
-        rows.append(of | {name: extra[name] for name in ("nn", "nn_code", "id")} | {"canonical": extra["id"]})
-
-    rewrite(snapshot, "data/records/train-*.parquet", add)
-    rewrite(snapshot, "networks.parquet", tell)
-    rewrite(snapshot, "decisions.parquet", decide)
-
-    def count(manifest: Any) -> None:
-        manifest["counts"]["rows"]["kept"] += 1
-        manifest["counts"]["rows"]["input"] += 1
-
-    edit_manifest(snapshot, count)
-    assert any(item.name == "near duplicates" for item in verify(snapshot, jobs=1) if not item.ok)
 
 
 def test_rows_of_which_none_can_be_used(place: Path, lemur_here: Any) -> None:
@@ -362,13 +273,6 @@ def test_names_that_are_not_utf8_are_refused_before_any_work(place: Path, lemur_
 def test_output_in_the_way(snapshot: Path, place: Path, lemur_here: Any) -> None:
     before = files(snapshot)
     assert_one_line(lemur_here("curate", "rows.jsonl", "--out", "out", cwd=place), 1, "out: exists already", "--force")
-    (place / "mine").mkdir()
-    (place / "mine" / "thesis.tex").write_text("precious")
-    done = lemur_here("curate", "rows.jsonl", "--out", "mine", "--force", cwd=place)
-    assert_one_line(done, 1, "mine: has no manifest.json", "choose another --out")
-    assert (place / "mine" / "thesis.tex").read_text() == "precious"
-    done = lemur_here("curate", "rows.jsonl", "--out", "rows.jsonl", "--force", cwd=place)
-    assert_one_line(done, 1, "rows.jsonl: is a file")
     # a run that fails leaves the older folder as it was, one that succeeds replaces it whole
     done = lemur_here("curate", "missing.csv", "--out", "out", "--force", cwd=place)
     assert_one_line(done, 1, "missing.csv")
@@ -376,26 +280,6 @@ def test_output_in_the_way(snapshot: Path, place: Path, lemur_here: Any) -> None
     done = lemur_here("curate", "rows.jsonl", "--out", "out", "--force", "--include", "rag", "--jobs", 1, cwd=place)
     assert done.returncode == 0, done.stderr
     assert read_manifest(snapshot).parameters["include"] == ["rag"]
-    assert leftovers(place) == ["mine", "out"]
-
-
-@pytest.mark.slow
-def test_two_runs_at_once(made: tuple[Path, Done], place: Path) -> None:
-    command = [str(LEMUR), "curate", "rows.jsonl", "--out", "out", "--jobs", "1"]
-    runs = [
-        subprocess.Popen(
-            command, cwd=place, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    ended = []
-    for run in runs:
-        stdout, stderr = run.communicate(timeout=120)
-        ended.append(subprocess.CompletedProcess(command, run.returncode, stdout, stderr))
-    ended.sort(key=lambda done: done.returncode)
-    assert ended[0].returncode == 0, ended[0].stderr
-    assert_one_line(ended[1], 1, "out: exists already")
-    assert files(place / "out") == files(made[0])
     assert leftovers(place) == ["out"]
 
 

@@ -3,22 +3,28 @@
 The damage is drawn from a seed (`tests/builders/damage.py`); the slow part draws 120 folders.
 """
 
+import hashlib
 import json
+import os
 import random
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lemur.folders import DEMO
+from lemur_core.files.cache import remove_path
+from lemur_core.sandbox import cached
+from tests.builders import synthesis
 from tests.builders.damage import copy, damage
 from tests.builders.finished import write_all
 from tests.builders.suites import table
+from tests.lemur.test_command import some_rows, write_rows
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Lemur = Callable[..., subprocess.CompletedProcess[str]]
 
 #: An item of each folder of `write_all`, as `lemur show` finds it.
 ITEMS = {
@@ -59,21 +65,21 @@ class _TooLate(BaseException):
     """A command waits for something."""
 
 
-def _give_up(*_: object) -> None:
-    raise _TooLate
-
-
 @pytest.fixture
 def in_time() -> Iterator[Callable[[], None]]:
     """Restart the clock of a command; one that hangs, on a pipe for example, is a failure."""
-    before = signal.signal(signal.SIGALRM, _give_up)
+
+    def give_up(*_: object) -> None:
+        raise _TooLate
+
+    before = signal.signal(signal.SIGALRM, give_up)
     yield lambda: signal.alarm(_SECONDS) and None
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
 
 
 def try_folder(
-    seed: str, folders: dict[str, Path], out: Path, run: Run, restart: Callable[[], None], most: int
+    seed: str, folders: dict[str, Path], out: Path, run: Lemur, restart: Callable[[], None], most: int
 ) -> str | None:
     """Damage one folder, read it by some commands, and return what is wrong with what they say, if anything."""
     draw = random.Random(seed)
@@ -112,40 +118,26 @@ def _unreachable(*_: object, **__: object) -> None:
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(("seed", "count"), [(0, 24), *(pytest.param(n, 60, marks=pytest.mark.slow) for n in (1, 2))])
 def test_damaged_folders(
-    seed: int, count: int, folders: dict[str, Path], tmp_path: Path, lemur_here: Run, in_time: Callable[[], None]
+    seed: int, count: int, folders: dict[str, Path], tmp_path: Path, lemur_here: Lemur, in_time: Callable[[], None]
 ) -> None:
     wrong = [try_folder(f"{seed} {n}", folders, tmp_path / str(n), lemur_here, in_time, 1) for n in range(count)]
     assert [fault for fault in wrong if fault] == []
 
 
-def restate(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    path = folder / "manifest.json"
-    stated = json.loads(path.read_text())
-    change(stated)
-    path.unlink()
-    path.write_text(json.dumps(stated))
-
-
-def put(*keys: str, value: object) -> Callable[[dict[str, Any]], object]:
-    """Put a value at a place of a manifest; None of the keys' last leaves it out."""
-
-    def change(stated: dict[str, Any]) -> None:
-        for key in keys[:-1]:
-            stated = stated[key]
-        if value is ...:
-            del stated[keys[-1]]
-        else:
-            stated[keys[-1]] = value
-
-    return change
-
-
 @table(__file__, "damaged.md", "A check that cannot be made fails", globals())
 def test_a_check_that_cannot_be_made_fails(
-    folders: dict[str, Path], tmp_path: Path, lemur_here: Run, keys: tuple[str, ...], value: object, said: str
+    folders: dict[str, Path], tmp_path: Path, lemur_here: Lemur, keys: tuple[str, ...], value: object, said: str
 ) -> None:
     folder = copy(folders["snapshot"], tmp_path / "snapshot")
-    restate(folder, put(*keys, value=value))
+    stated = at = json.loads((folder / "manifest.json").read_text())
+    for key in keys[:-1]:
+        at = at[key]
+    if value is ...:
+        del at[keys[-1]]
+    else:
+        at[keys[-1]] = value
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").write_text(json.dumps(stated))
     done = lemur_here("verify", folder, "--jobs", 1, cwd=tmp_path)
     assert done.returncode == 1
     (line, *_) = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
@@ -163,7 +155,7 @@ LINKS: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("what", LINKS)
-def test_a_link_is_no_file_of_a_folder(folders: dict[str, Path], tmp_path: Path, lemur_here: Run, what: str) -> None:
+def test_a_link_is_no_file_of_a_folder(folders: dict[str, Path], tmp_path: Path, lemur_here: Lemur, what: str) -> None:
     """Of every kind of folder."""
     for name in folders if what == "the same content" else ["ablation"]:
         folder = copy(folders[name], tmp_path / folders[name].name)
@@ -176,7 +168,7 @@ def test_a_link_is_no_file_of_a_folder(folders: dict[str, Path], tmp_path: Path,
         assert "Traceback" not in done.stderr
 
 
-def test_a_link_in_the_folder_of_a_whole_run(folders: dict[str, Path], tmp_path: Path, lemur_here: Run) -> None:
+def test_a_link_in_the_folder_of_a_whole_run(folders: dict[str, Path], tmp_path: Path, lemur_here: Lemur) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / DEMO).write_text("{}")
@@ -187,3 +179,92 @@ def test_a_link_in_the_folder_of_a_whole_run(folders: dict[str, Path], tmp_path:
     done = lemur_here("verify", run, "--jobs", 1, cwd=tmp_path)
     assert done.returncode == 1
     assert "grid is a link" in done.stdout
+
+
+# Whatever happened to a part of the cache, the next command writes what it wrote before, with one note at most.
+
+
+COMMANDS = {
+    "curate": ["curate", "rows.jsonl", "--graph", "off", "--jobs", 1, "--out", "out", "--force"],
+    "extract": ["extract", "--source", "./alpha", "--out", "out", "--force"],
+}
+#: Files that state times.
+TIMES = ("manifest.json", "report.md", "index.html", "files.json")
+
+
+def halve(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def garble(path: Path) -> None:
+    """As a bad page of the disk does."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 3)
+        file.write(random.Random(1).randbytes(min(4096, size // 3 + 1)))
+
+
+def replace(path: Path) -> None:
+    """Put a file in the place of a folder, or the other way round."""
+    was_folder = path.is_dir()
+    remove_path(path)
+    path.write_text("x") if was_folder else path.mkdir()
+
+
+HARM = (halve, garble, replace)
+
+
+Harm = tuple[Path, Callable[[Path], None]]
+
+
+def list_harm(cache: Path) -> Iterator[Harm]:
+    """List what can be harmed, and how; the links to the runtime are read by a server alone."""
+    for path in sorted(cache.rglob("*")):
+        if not path.is_symlink() and "runtime-links" not in path.relative_to(cache).parts:
+            yield from ((path, harm) for harm in ((replace,) if path.is_dir() else HARM))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in TIMES)
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.parametrize(
+    ("name", "at_once"),
+    [("curate", False), ("extract", True), pytest.param("extract", False, marks=pytest.mark.slow)],
+)
+def test_parts_that_are_damaged(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lemur_here: Lemur,
+    name: str,
+    at_once: bool,
+) -> None:
+    (tmp_path / "alpha").mkdir()
+    (tmp_path / "alpha" / "blocks.py").write_text(f"{synthesis.HEAD}{synthesis.TEXTS['GATE']}")
+    (tmp_path / "alpha" / "empty.py").write_text("def (\n")
+    write_rows(tmp_path / "rows.jsonl", some_rows())
+
+    def run(cache: Path) -> tuple[dict[str, str], list[str]]:
+        cached._known_digests.cache_clear()
+        monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(cache))
+        done = lemur_here(*COMMANDS[name], cwd=tmp_path)
+        lines = done.stderr.splitlines()
+        assert done.returncode == 0, done.stderr
+        return digests(tmp_path / "out"), [line for line in lines if line.startswith("cache: ") or "Error" in line]
+
+    whole = tmp_path / "whole"
+    right = run(whole)
+    assert run(whole) == right == (right[0], [])
+    count = 0
+    every = list(list_harm(whole))
+    for chosen in [[one for one in every if one[1] is garble]] if at_once else [[one] for one in every]:
+        shutil.copytree(whole, tmp_path / "harmed", symlinks=True)
+        for path, harm in chosen:
+            harm(tmp_path / "harmed" / path.relative_to(whole))
+        written, notes = run(tmp_path / "harmed")
+        assert (written, len(notes) <= len(chosen)) == (right[0], True), (chosen, notes)
+        assert run(tmp_path / "harmed") == right, chosen
+        shutil.rmtree(tmp_path / "harmed")
+        count += len(notes)
+    assert count

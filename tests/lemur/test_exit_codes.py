@@ -4,24 +4,31 @@ Either is told in one line on stderr, nothing goes to stdout, and the working fo
 enumerations are tried for every option that takes one; options of text or paths stand in the table, or take any text.
 """
 
+import json
 import os
+import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from extract.extractor import read_names
+from lemur.cli import app, suggest_near
 from lemur.experts.facts import load_settings
-from lemur_core.files.errors import SpecialFileError
+from lemur.folders import list_items
+from lemur_core.files.errors import SpecialFileError, UserError
 from manifests.folders.tables import read_bytes
 from manifests.records.corpus import load_corpus
 from tests.builders import commands, extractions
-from tests.builders.suites import read_files, table
+from tests.builders.suites import read_files
 from tests.builders.training import TINY
 from train.model.recipe import load_recipe, read_code, read_prm
 
@@ -53,6 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Callable[..., Path
     folder = tmp_path_factory.mktemp("place")
     for name in ("empty", "taken", "taken.svg", "mine", "broken"):
         (folder / name).mkdir()
+    os.mkfifo(folder / "pipe.py")
     (folder / "taken" / "mine.tex").write_text("precious")
     (folder / "notes.txt").write_text("no table, no code, no folder\n")
     (folder / "broken" / "manifest.json").write_text("{")
@@ -133,13 +141,13 @@ def test_every_option_is_gone_through() -> None:
         used = {word for line in gone if line[: len(words)] == words for word in line}
         hints = get_type_hints(parsed.callback, include_extras=True)
         for option in parsed.params:
-            if option.name in hints and not any(wrong_values(hints[option.name])) and not _is_flag(hints[option.name]):
+            if (
+                option.name in hints
+                and not any(wrong_values(hints[option.name]))
+                and get_args(hints[option.name])[0] is not bool
+            ):
                 stands = option.opts[0] in used or not option.opts[0].startswith("-")
                 assert stands or option.name in FREE.get(command, ()), f"{command} {option.opts[0]}"
-
-
-def _is_flag(hint: Any) -> bool:
-    return get_args(hint)[0] is bool
 
 
 def test_a_line_that_cannot_be_read(lemur_here: Callable[..., Any], tmp_path: Path) -> None:
@@ -177,26 +185,6 @@ def test_a_signal_while_the_commands_are_imported_is_one_line(imports: int, name
     )
 
 
-# Pipes and devices where a command reads or writes a file: refused in one line, before anything waits for them.
-
-Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def pipe(tmp_path: Path) -> Path:
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe.py")
-    return tmp_path / "pipe.py"
-
-
-@table(__file__, "pipes.md", "A command refuses pipes and devices", globals())
-def test_a_command_refuses_pipes_and_devices(line: str, pipe: Path, lemur_here: Command) -> None:
-    done = lemur_here(*line.replace("PIPE", "pipe.py").split(), cwd=pipe.parent)
-    assert (done.returncode, done.stdout) == (1, "")
-    name = "/dev/zero" if "/dev/zero" in line else "pipe.py"
-    assert done.stderr == f"lemur: {name}: is a pipe, a socket or a device, not a file; name a file\n"
-
-
 READERS: list[Callable[[Path], Any]] = [
     *(read_names, load_recipe, read_code, load_settings, read_bytes),
     *(lambda path: read_prm(str(path)), lambda path: load_corpus(str(path))),
@@ -204,6 +192,70 @@ READERS: list[Callable[[Path], Any]] = [
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_function_refuses_pipes(reader: Callable[[Path], Any], pipe: Path) -> None:
+def test_a_function_refuses_pipes(reader: Callable[[Path], Any], place: Path) -> None:
     with pytest.raises(SpecialFileError, match=r"pipe\.py: is a pipe, a socket or a device, not a file"):
-        reader(pipe)
+        reader(place / "pipe.py")
+
+
+# The help of every command, old names, and `lemur list`.
+
+
+def walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from walk(inner, (*words, name))
+
+
+COMMANDS = dict(walk(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_options_are_whole(words: tuple[str, ...]) -> None:
+    own = {option for item in COMMANDS[words].params if not item.hidden for option in item.opts if option[0] == "-"}
+    for columns in ("80", "200"):
+        shown = CliRunner(env={"COLUMNS": columns}).invoke(app, [*words, "--help"]).stdout
+        assert own <= set(re.findall(r"--?[a-z][\w-]*", shown))
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_every_help_has_an_example(name: str) -> None:
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*name.split(), "--help"]).stdout
+    assert re.search(rf"^ Examples: *\n +lemur {name}\b", shown, re.MULTILINE)
+
+
+def test_the_help_ends_with_the_addresses_of_the_package() -> None:
+    """They come with the wheel; documents do not."""
+    urls = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--help"]).stdout
+    assert re.findall(r"https://[^\s.]+(?:[.][^\s.]+)+", shown) == list(urls.values())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("extract --souce timm --out x", "No such option: --souce. Did you mean --source?"),
+        ("verify x --zzzz", "No such option: --zzzz"),
+        ("export x --format kernelbnch --out y", "'prompt-completion'; did you mean 'kernelbench'?"),
+        ("search x --in y --level backwrd", "'backward'; did you mean 'backward'?"),
+        ("curate x --out y --tokens other", "'other' is not one of 'abstract', 'literal'."),
+    ],
+)
+def test_a_wrong_option_or_choice_gets_the_near_right_one(line: str, message: str) -> None:
+    with pytest.raises(typer.BadParameter.__mro__[1]) as wrong:
+        app(line.split(), standalone_mode=False)
+    assert suggest_near(wrong.value.format_message()).endswith(message)
+
+
+def test_any_name_of_a_block_finds_it(place: Path) -> None:
+    extraction = place / "lib"
+    rows = list_items(extraction)
+    block = "alpha@1.0::alpha.blocks.Attention"
+    assert block in [item.names[0] for item in rows]
+    for pattern in (block, "attention", "*blocks.att*", "ALPHA@*Attention"):
+        assert block in [item.names[0] for item in list_items(extraction, pattern)]
+    printed = CliRunner().invoke(app, ["list", str(extraction)]).stdout.splitlines()
+    assert len(printed) == len(rows)
+    stated = json.loads(CliRunner().invoke(app, ["list", str(extraction), "*Attention", "--json"]).stdout)
+    assert {"name", "level", "category", "n_lines", "license"} == stated[0].keys()
+    with pytest.raises(UserError, match=r"Nope: none of the \d+ items of .* has such a name; try '\*Nope\*'"):
+        list_items(extraction, "Nope")

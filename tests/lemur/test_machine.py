@@ -34,11 +34,14 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_doctor_finds_what_runs_these_tests() -> None:
+def test_doctor_finds_what_runs_these_tests(kept: Path) -> None:
     found = {one.what: one for one in examine()}
     assert found["python"].state == found["torch"].state == found["sandbox"].state == "ok"
     assert all(one.state != "FAIL" for one in found.values())
     assert all("\n" not in one.detail for one in found.values())
+    stated = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
+    assert {"what", "state", "detail"} == stated[0].keys()
+    assert {one["state"] for one in stated} <= {"ok", "note"}
 
 
 def test_doctor_says_what_is_broken_and_ends_with_1(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,13 +52,6 @@ def test_doctor_says_what_is_broken_and_ends_with_1(kept: Path, monkeypatch: pyt
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 1
     assert "FAIL  sandbox: no walls here" in done.output
-
-
-def test_doctor_as_json(kept: Path) -> None:
-    done = CliRunner().invoke(app, ["doctor", "--json"])
-    found = json.loads(done.stdout)
-    assert {"what", "state", "detail"} == found[0].keys()
-    assert {one["state"] for one in found} <= {"ok", "note"}
 
 
 def test_rooms_are_told_and_pruned(kept: Path) -> None:

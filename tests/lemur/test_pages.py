@@ -19,7 +19,6 @@ from manifests.folders.manifest import is_of_page
 from tests.builders import extractions
 from tests.manifests.page.test_frame import read_page, read_shards
 
-TESTS = Path(__file__).parents[1]
 NET = (
     "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return x * {}\n"
     * 6

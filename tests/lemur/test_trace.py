@@ -7,35 +7,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate.model.options import CurateOptions
+from curate.run.pipeline import curate
+from curate.sources import open_source
 from lemur.folders import show
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.kinds import FolderLink
 from manifests.folders.manifest import (
     Input,
-    Manifest,
-    Measured,
     Parent,
     describe_parent,
-    list_outputs,
     read_manifest,
     write_manifest,
 )
-from manifests.folders.tables import write_table, write_tables
+from manifests.folders.tables import write_tables
 from manifests.provenance.swhid import content_swhid
 from manifests.records import (
     CHAT_ROLES,
     ChatMessage,
     ChatRow,
-    Decision,
-    LemurRecord,
-    NetworkRow,
     SpecChatRow,
-    arrow_schema,
 )
 from tests.builders import extractions
 
@@ -67,56 +62,34 @@ def code_of(extraction: Path, block: str) -> str:
     return code
 
 
-def record(nn: str, code: str) -> dict[str, Any]:
-    empty = dict.fromkeys(("task", "dataset", "metric", "epoch", "accuracy", "duration", "prm", "score"))
-    facts = {"prefix": nn, "family": "other", "split": "train", "weight": 1.0, "cluster": "0" * 16, "pretrained": False}
-    return LemurRecord(nn=nn, nn_code=code, id=digest(code), **empty, **facts).model_dump()
+def network(of: str) -> str:
+    return f"import torch\n\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return {of}\n"
 
 
-def decision(row: int, nn: str, code: str, canonical: str) -> dict[str, Any]:
-    kept = code == canonical
-    about = {"stage": None if kept else "exact", "rescued": None, "reason": "kept" if kept else "exact duplicate"}
-    ids = {"id": digest(code), "canonical": digest(canonical)}
-    return Decision(row=row, nn=nn, kept=kept, similarity=1.0, **ids, **about).model_dump()
+FIRST, SECOND = network("torch.relu(x) + x.mean(1)"), network("[x.view(y) for y in self.parts if y]")
 
 
-def snapshot(folder: Path, networks: dict[str, str], source: str, inputs: list[Input], parents: list[Parent]) -> Path:
-    """A snapshot of these codes by name; the last one was removed, the first one stands for it."""
-    names = list(networks)
-    first, gone = networks[names[0]], names[-1]
-    rows = [record(nn, networks[nn]) for nn in names[:-1]]
-    write_tables(folder / "data" / "records", "train", LemurRecord, rows, len(rows))
-    canonical = {nn: first if nn == gone else code for nn, code in networks.items()}
-    decisions = [decision(row, nn, networks[nn], canonical[nn]) for row, nn in enumerate(names)]
-    write_table(folder / "decisions.parquet", arrow_schema(Decision), iter(decisions))
-    removed = {"id": digest(networks[gone]), "nn": gone, "nn_code": networks[gone], "score": None}
-    columns = pa.schema([arrow_schema(NetworkRow).field(name) for name in removed])
-    write_table(folder / "networks.parquet", columns, iter([removed]))
-    turns = tuple(ChatMessage(role=role, content="x") for role in ("system", "user", "assistant"))
+def snapshot(folder: Path, first: dict[str, str], source: str, inputs: list[Input], parents: list[Parent]) -> Path:
+    """A snapshot of one code, another one, and the first again with a comment, which was removed for it."""
+    ((nn, code),) = first.items()
+    rows = [{"nn": nn, "nn_code": code}, {"nn": "net-b", "nn_code": SECOND}, {"nn": "net-c", "nn_code": f"# c\n{code}"}]
+    path = folder.with_suffix(".jsonl")
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    curate(open_source(str(path)), folder, CurateOptions(graph="off", license="MIT"), jobs=1)
+    turns = tuple(ChatMessage(role=role, content="x") for role in CHAT_ROLES)
     chat = ChatRow(
-        messages=turns, id=CHAT, task="design", variant="file", nn=names[0], record=digest(first), license="MIT",
-        n_tokens=3,
-    )  # fmt: skip
-    write_tables(folder / "data" / "chat", "train", ChatRow, [chat.model_dump()], 1)
-    manifest = Manifest(
-        kind="snapshot",
-        versions={"python": "3.11.0"},
-        parameters={"source": source},
-        inputs=inputs,
-        parents=parents,
-        counts={},
-        details={"license": "MIT"},
-        outputs=list_outputs(folder, {}),
-        measured=Measured(seconds=0, stage_seconds={}, peak_memory_bytes=1, platform="any"),
+        messages=turns, id=CHAT, task="design", variant="file", nn=nn, record=digest(code), license="MIT", n_tokens=3
     )
-    write_manifest(folder, manifest)
+    write_tables(folder / "data" / "chat", "train", ChatRow, [chat.model_dump()], 1)
+    manifest = read_manifest(folder)
+    stated = {"parameters": {**manifest.parameters, "source": source}, "inputs": inputs, "parents": parents}
+    write_manifest(folder, manifest.model_copy(update=stated))
     return folder
 
 
 @pytest.fixture
 def lemur(tmp_path: Path) -> Path:
-    codes = {"net-a": "x = 1\ny = 2\n", "net-b": "x = 3\n", "net-c": "x = 4\n"}
-    return snapshot(tmp_path / "snap", codes, "lemur@2.1.0", [WHEEL], [])
+    return snapshot(tmp_path / "snap", {"net-a": FIRST}, "lemur@2.1.0", [WHEEL], [])
 
 
 def named(links: list[FolderLink], what: str) -> list[str]:
@@ -135,17 +108,19 @@ def test_records_removed_ones_and_conversations_are_followed(lemur: Path) -> Non
         ("source", "ab/nn/nn/net-a.py"),
         ("manifest", str(lemur / "manifest.json")),
     ]
-    assert fact(links, "record", "outcome") == "kept, split train"
+    assert str(fact(links, "record", "outcome")).startswith("kept, split ")
     assert (fact(links, "release", "sha256"), fact(links, "release", "license")) == (WHEEL.sha256, "MIT")
-    assert fact(links, "source", "lines") == "1-2"
-    assert fact(links, "source", "swhid") == content_swhid(b"x = 1\ny = 2\n")
+    assert fact(links, "source", "lines") == "1-6"
+    assert fact(links, "source", "swhid") == content_swhid(FIRST.encode())
     assert fact(links, "manifest", "sha256") == sha256_file(lemur / "manifest.json")
-    assert trace(digest("x = 1\ny = 2\n")[:8], [lemur]) == links
+    assert trace(digest(FIRST)[:8], [lemur]) == links
     links = trace("net-c", [lemur])
-    assert fact(links, "record", "outcome") == "removed at stage exact: exact duplicate"
-    assert fact(links, "record", "stands_for_it") == f"net-a {digest('x = 1' + chr(10) + 'y = 2' + chr(10))}"
+    assert fact(links, "record", "outcome") == (
+        "removed at stage exact: same code as net-a but for comments, docstrings and layout"
+    )
+    assert fact(links, "record", "stands_for_it") == f"net-a {digest(FIRST)}"
     assert named(links, "source") == ["ab/nn/nn/net-c.py"]
-    assert fact(links, "source", "swhid") == content_swhid(b"x = 4\n")
+    assert fact(links, "source", "swhid") == content_swhid(f"# c\n{FIRST}".encode())
     links = trace(CHAT, [lemur])
     assert [link.what for link in links] == ["chat row", "record", "release", "source", "manifest"]
     assert named(links, "record") == ["net-a"]
@@ -199,10 +174,10 @@ def test_a_block_is_followed_to_the_lines_of_its_release(extraction: Path) -> No
 @pytest.fixture
 def of_blocks(extraction: Path, tmp_path: Path) -> Path:
     """A snapshot of an extraction's blocks and of codes from the release."""
-    codes = {f"block-{ATTENTION}": code_of(extraction, ATTENTION), "net-b": "x = 3\n", "net-c": "x = 4\n"}
+    first = {f"block-{ATTENTION}": code_of(extraction, ATTENTION)}
     files = ("blocks.parquet", "required_repos.json")
     inputs = [Input(name=f"blocks/{name}", sha256=sha256_file(extraction / name), bytes=1) for name in files]
-    return snapshot(tmp_path / "s", codes, "lemur@2.1.0 + blocks", [WHEEL, *inputs], [describe_parent(extraction)])
+    return snapshot(tmp_path / "s", first, "lemur@2.1.0 + blocks", [WHEEL, *inputs], [describe_parent(extraction)])
 
 
 def test_a_parent_among_the_folders_is_followed_by_its_digest_alone(
@@ -252,8 +227,8 @@ def test_rows_of_a_file_and_folders_without_rows_or_manifest(lemur: Path, tmp_pa
     with pytest.raises(UserError, match=r"no manifest\.json; not a finished lemur folder"):
         trace("net-a", [tmp_path])
     rows = Input(name="rows.jsonl", sha256="7" * 64, bytes=1)
-    folder = snapshot(tmp_path / "s", {"a": "x = 1\n", "b": "x = 2\n", "c": "x = 3\n"}, "rows.jsonl", [rows], [])
-    links = trace("b", [folder])
+    folder = snapshot(tmp_path / "s", {"a": FIRST}, "rows.jsonl", [rows], [])
+    links = trace("net-b", [folder])
     assert named(links, "input") == ["rows.jsonl"]
     assert named(links, "source") == ["row 1 of rows.jsonl"]
 

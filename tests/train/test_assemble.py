@@ -252,21 +252,6 @@ def test_a_transition_in_each_order(folder: Path, order: str, size: int, most: i
     assert sum(isinstance(module, torch.nn.MaxPool2d) for module in transition.modules()) == most
 
 
-def test_orders_that_give_the_same() -> None:
-    settings = (("conv_max_pool", "subsample"), ("conv_pool", "max_pool"))
-    recipes = [recipe({"downsample": pool}, model={**SMALL["model"], "transition": order}) for order, pool in settings]
-    first, second = (net_of(assemble(each, None)).eval() for each in recipes)
-    second.load_state_dict(first.state_dict())
-    images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(first(images), second(images))
-    orders = ("pool_conv", "conv_pool", "conv_max_pool")
-    texts = {
-        assemble(recipe({}, model={**SMALL["model"], "transition": order}), None).code.partition("# Stages")[2]
-        for order in orders
-    }
-    assert len(texts) == 1
-
-
 @table(__file__, "assemble.md", "Refused", globals())
 def test_refused(slots: dict[str, Any], said: str, folder: Path) -> None:
     with pytest.raises(UserError) as caught:

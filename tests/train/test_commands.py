@@ -97,15 +97,3 @@ def test_assemble_writes_a_file_that_run_takes(tmp_path: Path) -> None:
     assert record["train_images"] == 100
     assert json.loads((out / "record.json").read_text()) == record
     assert not (out / "lemur").exists()  # nothing on synthetic images enters LEMUR
-
-
-@pytest.mark.slow
-def test_a_network_that_never_ends_is_a_record(tmp_path: Path) -> None:
-    net = tmp_path / "stuck.py"
-    net.write_text(NET.replace("        x = self.stem(x).relu()", "        while True: pass"))
-    out = tmp_path / "out"
-    run = lemur("run", net, "--data", "synthetic:200", "--held-out", "50", "--out", out, "--step-limit", "3")
-    assert run.returncode == 1
-    assert "stuck: timeout: nothing was finished within 3 s, in net.py:" in run.stderr
-    assert run.stdout == ""
-    assert json.loads((out / "record.json").read_text())["status"] == "timeout"

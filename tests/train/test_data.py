@@ -1,12 +1,14 @@
 """CIFAR-10 in all its forms gives the same arrays; the cache is believed only when whole; held-out images; real data."""
 
-import subprocess
-import sys
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -14,12 +16,12 @@ from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
 from tests.builders import cifar_files
-from tests.builders.suites import read_table
-from train.data import Cifar10, open_cache, split
-from train.data.sources import load_cifar10
+from tests.builders.suites import read_table, table
+from tests.builders.training import Attack
+from train.data import Cifar10, open_cache, sources, split
+from train.data.sources import decode_images, load_cifar10
 
 MADE = cifar_files.make()
-REAL = Path(__file__).parents[3] / "shared" / "data" / "cifar10-jpeg"
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
@@ -89,18 +91,10 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def halve(path: Path) -> None:
-    path.write_text(path.read_text()[:80])
-
-
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
-
-
-def lie(path: Path) -> None:
-    path.write_text(path.read_text().replace('"train": 50', '"train": 49'))
 
 
 DAMAGE: dict[str, tuple[str, Callable[[Path], object], str | None]] = read_table(
@@ -137,17 +131,6 @@ def test_loads_side_by_side_agree(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot be written: .*; free space, or set LEMUR_CURATOR_CACHE"):
         load_cifar10(folder, cache=tmp_path / "file")
-
-
-def test_opening_needs_torch_and_numpy_only(folder: Path, tmp_path: Path) -> None:
-    data = load_cifar10(folder, cache=tmp_path / "cache")
-    code = (
-        "import sys; from pathlib import Path; from train.data import open_cache; "
-        f"data = open_cache(Path({str(data.folder)!r})); assert data.verify(); print(data.label, len(data.test_labels)); "
-        "print([name for name in ('PIL', 'pyarrow', 'datasets', 'pandas') if name in sys.modules])"
-    )
-    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "cifar-10 20\n[]\n"
 
 
 def test_synthetic_is_the_same_everywhere(tmp_path: Path, curator_cache: Path) -> None:
@@ -201,15 +184,136 @@ def test_split_is_disjoint_complete_sorted_and_repeatable(data: st.DataObject, c
             split(count, wrong, 0)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs ../shared/data/cifar10-jpeg")
-def test_real_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.data.sources._EXPECTED", {"train": 50_000, "test": 10_000})
-    first = load_cifar10(REAL, cache=tmp_path)
-    data = load_cifar10(REAL, cache=tmp_path)
-    assert data.label == first.label == "cifar-10 (JPEG copy, harder)"
-    assert data.train_images.shape == (50_000, 3, 32, 32)
-    assert data.test_images.shape == (10_000, 3, 32, 32)
-    assert torch.bincount(data.train_labels).tolist() == [5_000] * 10
-    mean = data.train_images[:5_000].float().mean((0, 2, 3)) / 255
-    assert mean.tolist() == pytest.approx([0.491, 0.482, 0.447], abs=0.02)  # of CIFAR-10's training images
+# What is said of data that are missing, broken or something else: one line with the file, the row and what to do.
+
+
+FIND_FAULT = sources._find_fault
+TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
+KNOWN = (
+    "pass a folder with train-*.parquet and test-*.parquet, the folder cifar-10-batches-py, torchvision:ROOT, "
+    "hf://datasets/uoft-cs/cifar10, or synthetic"
+)
+
+
+def error_of(source: Path | str, tmp: Path, *, counted: bool = False) -> str:
+    """Args: counted: see to it that the images are as many as those of CIFAR-10, too."""
+    cache = tmp / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "_EXPECTED", {"train": 50_000, "test": 10_000})
+        if not counted:
+            patch.setattr(sources, "_find_fault", lambda *of: None if len(of[1]) else FIND_FAULT(*of))
+        with pytest.raises(UserError) as caught:
+            load_cifar10(source, cache=cache)
+    assert "\n" not in str(caught.value)
+    assert not cache.exists() or not any(cache.iterdir())  # nothing half is left
+    return str(caught.value)
+
+
+@table(__file__, "data_faults.md", "No known form", globals())
+def test_no_known_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    assert error_of(source, tmp_path) == said
+
+
+def test_files_that_are_missing(tmp_path: Path) -> None:
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
+    assert error_of(folder / TRAIN, tmp_path).startswith(f"{folder / TRAIN}: is not a folder")
+    (folder / TRAIN).rename(folder / "all.parquet")
+    assert error_of(folder, tmp_path) == (
+        f"{folder}: holds test-*.parquet and no train-*.parquet; put the files of both splits there"
+    )
+    folder = cifar_files.write_python(tmp_path, MADE)
+    (folder / "data_batch_4").unlink()
+    (folder / "test_batch").unlink()
+    said = f"{folder}/data_batch_4: No such file or directory; get the complete data set, and make it readable"
+    assert error_of(folder, tmp_path) == error_of(f"torchvision:{tmp_path}", tmp_path) == said
+
+
+IMAGES = [cifar_files.encode(image) for image in MADE.train_images[:3]]
+GREY = cifar_files.encode(MADE.train_images[0], mode="L")
+LARGE = cifar_files.encode(np.zeros((3, 40, 36), np.uint8))
+BROKEN: dict[str, tuple[bytes | None, str]] = read_table(__file__, "data_faults.md", "Broken", globals())
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_image_is_named_by_file_and_row(tmp_path: Path, fault: str) -> None:
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
+    image, said = BROKEN[fault]
+    pq.write_table(cifar_files.table([IMAGES[0], image, LARGE], [0, 1, 2]), folder / TEST)
+    assert error_of(folder, tmp_path).startswith(f"{folder / TEST}, {said}")
+
+
+def labels_of(*labels: Any) -> pa.Table:
+    return cifar_files.table(IMAGES, list(labels))
+
+
+GOOD = labels_of(0, 1, 2)
+TABLES: dict[str, tuple[pa.Table, str]] = read_table(__file__, "data_faults.md", "Tables", globals())
+
+
+@pytest.mark.parametrize("fault", TABLES)
+def test_wrong_tables(tmp_path: Path, fault: str) -> None:
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
+    table, said = TABLES[fault]
+    pq.write_table(table, folder / TEST)
+    where = f"{folder}: " if fault == "no rows" else f"{folder / TEST}"
+    assert error_of(folder, tmp_path) == where + said
+
+
+def test_damaged_parquet(tmp_path: Path) -> None:
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
+    whole = (folder / TRAIN).read_bytes()
+    for kept in (0, 4, 3_000, -1):
+        (folder / TRAIN).write_bytes(whole[:kept])
+        found = error_of(folder, tmp_path)
+        assert found.startswith(f"{folder / TRAIN}: not a complete Parquet file: ")
+        assert found.endswith("; get it again")
+    (folder / TRAIN).write_bytes(whole[:4] + bytes(2_000) + whole[2_004:])  # a page
+    assert error_of(folder, tmp_path).startswith(f"{folder / TRAIN}")
+
+
+def test_wrong_counts(tmp_path: Path) -> None:
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
+    said = "CIFAR-10 has 50,000, 5,000 of each: get the whole data set"
+    found = f"{folder}: the train split has 50 images, 5 to 5 of a label; {said}"
+    assert error_of(folder, tmp_path, counted=True) == found
+    folder = cifar_files.write_parquet(tmp_path / "in", MADE)
+    labels = np.arange(50_000) % 10
+    labels[0] = 7
+    for name, count in ((TRAIN, 50_000), (TEST, 10_000)):
+        images = pa.repeat(pa.scalar(cifar_files.encode(np.zeros((3, 32, 32), np.uint8)), pa.binary()), count)
+        pq.write_table(pa.table({"img": images, "label": labels[:count]}), folder / name)
+    found = f"{folder}: the train split has 50,000 images, 4,999 to 5,001 of a label; {said}"
+    assert error_of(folder, tmp_path, counted=True) == found
+
+
+@pytest.mark.parametrize("name", ["data_batch_1", "batches.meta"])
+@pytest.mark.parametrize("change", ["code", "one byte", "empty"])
+def test_only_the_original_is_unpickled(tmp_path: Path, name: str, change: str) -> None:
+    mark = tmp_path / "ran"
+    folder = cifar_files.write_python(tmp_path, MADE)
+    whole = (folder / name).read_bytes()
+    contents = {"code": pickle.dumps(Attack(mark), 4), "one byte": whole[:-9] + b"!" + whole[-8:], "empty": b""}
+    (folder / name).write_bytes(contents[change])
+    if change == "code":
+        pickle.loads(contents[change])
+        assert mark.exists()  # this is what plain unpickling does
+        mark.rmdir()
+    said = "not the original files of CIFAR-10, so they are not unpickled; get them again"
+    assert error_of(folder, tmp_path) == f"{folder}: {said}"
+    assert not mark.exists()
+
+
+@given(st.sampled_from(["PNG", "JPEG"]), st.integers(8, 700), st.integers(0, 255))
+def test_a_changed_byte_in_an_image(kind: str, place: int, value: int) -> None:
+    whole = cifar_files.encode(MADE.train_images[0], kind)
+    changed = whole[:place] + bytes([value]) + whole[place + 1 :]
+    said = "file, row 0: "
+    try:
+        pixels = decode_images([(changed, "file, row 0")])
+        assert pixels.shape == (1, 3, 32, 32)
+    except UserError as error:
+        said = str(error)
+    assert said.startswith("file, row 0: ")
+    assert "\n" not in said

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox.cached import SharedSandbox
 from manifests.records import Ingredient, TrainingRecord
 from tests.builders.suites import read_files, read_table
-from train.ablation import train_runs
+from train.ablation import ablate, check_study_folder, open_study, train_runs
+from train.compose.assemble import assemble
 from train.data import Cifar10
 from train.data.sources import load_cifar10
 from train.model.recipe import Network, Recipe
@@ -248,7 +250,18 @@ def test_what_is_no_run_is_left_alone(
 def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: SharedSandbox, tmp_path: Path, whole: Path) -> None:
     out = tmp_path / "out"
     with own_scratch(out, identity_key(data, SLOW, LONGER)) as scratch:
-        killer = threading.Thread(target=_kill_child, args=(box, scratch), daemon=True)
+        pass
+
+    def kill_child() -> None:
+        deadline = time.monotonic() + 60
+        while not read_history(scratch) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert box._box is not None
+        (link,) = box._box._links
+        (child,) = psutil.Process(link._process.pid).children()
+        child.kill()
+
+    killer = threading.Thread(target=kill_child, daemon=True)
     killer.start()
     killed = run(data, box, out, SLOW, recipe=LONGER)
     killer.join()
@@ -261,20 +274,6 @@ def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: SharedSandbox
     assert digest(out) == digest(whole)
     assert epochs(out) == epochs(whole)
     assert again.train_seconds >= killed.train_seconds * 0.9
-
-
-def _kill_child(box: SharedSandbox, scratch: Path) -> None:
-    _wait_for_epoch(scratch)
-    assert box._box is not None
-    (link,) = box._box._links
-    (child,) = psutil.Process(link._process.pid).children()
-    child.kill()
-
-
-def _wait_for_epoch(scratch: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not read_history(scratch) and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def test_a_result_that_cannot_be_written_loses_no_epoch(
@@ -327,3 +326,78 @@ def test_a_whole_run_is_not_trained_again(data: Cifar10, box: SharedSandbox, tmp
     assert (tmp_path / "study" / "runs" / "bad").stat().st_ino == inode, "of a study, what failed stays"
     assert run(data, box, tmp_path / "bad", "raise KeyError('mine')", force=True).status == "error"
     assert run(data, box, tmp_path / "bad").status == "ok", "another run that failed is not in the way"
+
+
+# An ablation from end to end, on synthetic images in the real sandbox; run again, nothing is trained.
+
+
+TINY = Recipe().changed(
+    model__widths=(8, 8),
+    model__depths=(0, 1),
+    training__epochs=1,
+    training__batch_size=50,
+    slots__downsample="avg_pool",
+)
+RESOURCES = Resources(threads=1, memory_gib=4.0)
+
+
+@pytest.fixture(scope="module")
+def study(data: Cifar10, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("study") / "ablation"
+    ablate(TINY, None, data=data, out=out, seeds=(0, 1), held_out=50, images=100, resources=RESOURCES)
+    return out
+
+
+def test_each_variant_is_trained_with_each_seed_once(study: Path, data: Cifar10) -> None:
+    records = [json.loads(line) for line in (study / "records.jsonl").read_text().splitlines()]
+    assert [record["seed"] for record in records] == [0, 1] * 2
+    assert {record["status"] for record in records} == {"ok"}
+    assert len({record["recipe_sha256"] for record in records}) == 2
+    page = (study / "ablation.md").read_text()
+    assert "| no anti-aliasing | 2 |" in page
+    assert "synthetic (smoke test only)" in page
+    assert "on the 80 test images" in page
+    assert "epochs on 100 images" in page
+    assert (study / "ablation.png").read_bytes().startswith(b"\x89PNG")
+    before = {path.name: path.read_bytes() for path in study.iterdir() if path.is_file()}
+    times = {path: path.stat().st_mtime_ns for path in study.glob("runs/*/weights.pt")}
+    ablate(TINY, None, data=data, out=study, seeds=(0, 1), held_out=50, images=100, resources=RESOURCES)
+    assert {path.name: path.read_bytes() for path in study.iterdir() if path.is_file()} == before
+    assert {path: path.stat().st_mtime_ns for path in study.glob("runs/*/weights.pt")} == times
+
+
+def test_another_study_or_folder_is_left_alone(
+    study: Path, data: Cifar10, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    (tmp_path / "plan.json").write_text('{"chapters": 5}')
+    for out, said in ((study, "contains a study with another plan"), (tmp_path, "is not the folder of such a study")):
+        with pytest.raises(UserError, match=said):
+            ablate(TINY, None, data=data, out=out, seeds=(0, 1, 2), held_out=50, resources=RESOURCES)
+    plan = {"study": "ablation"}
+    open_study(tmp_path / "study", plan)
+    monkeypatch.setattr("lemur_core.files.atomic.os.access", lambda *_: False)
+    check_study_folder(tmp_path / "study", plan)  # its own folder can be written, the one around it cannot
+    with pytest.raises(UserError, match=r"new: cannot be written: .*: Permission denied; choose another --out"):
+        check_study_folder(tmp_path / "new", plan)
+
+
+def test_an_interrupted_study_leaves_no_temporary_folder(
+    tmp_path: Path, data: Cifar10, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))  # of the workers
+    net = assemble(TINY, None)
+    runs = {f"run{seed}": TrainingRun(net, TINY, seed, data, held_out=50) for seed in range(3)}
+
+    def interrupt(line: str) -> None:
+        assert line.startswith("1 of 3  run0: test ")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("train.ablation.note", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train_runs(tmp_path / "out", runs, data, RESOURCES)
+    assert list(temporary.iterdir()) == []
+    assert [path.name for path in (tmp_path / "out" / "runs").iterdir()] == ["run0"]

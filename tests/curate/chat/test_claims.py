@@ -1,7 +1,10 @@
 """What conversations say is so: measured again here, outside the sandbox, on the fixture's own networks."""
 
+import ast
 import difflib
 import traceback
+from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from curate.compute.runs import InputCase, RunRequest, open_box, read_answer
+from curate.folder.chat import MEASURE, Fault, NetworkFacts, find_faults, plan_faults
 from manifests.conversations import read_fenced_code
 from manifests.records import CHAT_KINDS
+from tests.builders.suites import read_files, table
 
 Row = dict[str, Any]
 Chat = dict[tuple[str, str], Row]
@@ -92,3 +98,137 @@ def test_each_network_and_kind_has_a_conversation_or_a_reason(
         for kind in kinds:
             assert drops[name, kind][0] == reason
             assert detail in drops[name, kind][1]
+
+
+# What is measured of a network that runs.
+
+
+CASE = InputCase((2, 3, 8, 8), (4,))
+BUILT = "    def __init__(self, in_shape, out_shape, prm, device):\n        super().__init__()\n"
+HEAD = f"import random\nimport torch\nimport torch.nn as nn\n\nclass Net(nn.Module):\n{BUILT}"
+
+#: Draws how wide it is: 0 and 1 as seeds give 50 and 18.
+DRAWN = f"""{HEAD}        self.head = nn.Linear(192, random.randint(1, 100))
+
+    def forward(self, x):
+        return self.head(x.flatten(1))
+"""
+
+#: Its parts are fixed, but how many samples its second layer gets depends on weights and inputs.
+DETECTS = f"""{HEAD}        self.stem = nn.Conv2d(3, 4, 1)
+        self.pick = nn.Linear(1, 5)
+
+    def forward(self, x):
+        scores = self.stem(x)
+        return self.pick(scores[scores > 0][:, None])
+"""
+
+#: Its parts are called in another order than they are defined, in every way that there is, one of them in vain.
+PARTS = f"""{HEAD}        self.criterion = nn.CrossEntropyLoss()
+        self.spare = nn.LazyLinear(1)
+        self.last = nn.Linear(4, 4)
+        self.again = self.last
+        self.list = nn.ModuleList([nn.Sequential(nn.Conv2d(3, 4, 1)), Own()])
+        self.broken = nn.Linear(99, 1).requires_grad_(False)
+        self.first = nn.ReLU()
+        self.attend = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.list[1](self.list[0](self.first(x)))
+        try:
+            x = self.broken(x)
+        except RuntimeError:
+            pass
+        x = self.last(x.mean((2, 3)))
+        return self.attend(x[None], x[None], x[None])[0][0]
+
+    def learn(self, train_data):
+        pass
+
+
+class Own(nn.Module):
+    def forward(self, x):
+        return x @ x
+"""
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Any]:
+    codes = {"drawn": DRAWN, "detects": DETECTS, "parts": PARTS, "fails": "x = 1\n"}
+    requests = {name: RunRequest(code, asdict(CASE), {}) for name, code in codes.items()}
+    with open_box([MEASURE], jobs=1, unsafe=False) as box:
+        return {reply.key: read_answer(reply) for reply in MEASURE.run(box, requests)}
+
+
+def test_a_drawn_architecture_is_not_measured(answers: dict[str, Any]) -> None:
+    answer = answers["drawn"]
+    assert (answer.runs, answer.category) == (False, "not_measured")
+    assert answer.error.startswith("chance decides its architecture: {'parameters': 9650, ")
+
+
+def test_what_does_not_run_says_why(answers: dict[str, Any]) -> None:
+    assert answers["fails"].fault == "no_net: the file defines no class Net"
+
+
+def test_what_weights_and_inputs_decide_is_left_out(answers: dict[str, Any]) -> None:
+    assert answers["detects"] == NetworkFacts(26, 26, 0, {"Conv2d": 1, "Linear": 1}, ())
+
+
+def test_layers_parameters_and_multiply_adds(answers: dict[str, Any]) -> None:
+    """Losses and own classes are no layers, a shared one is one; what only ran in vain is not counted as run."""
+    facts = answers["parts"]
+    assert facts.layers == {"Linear": 2, "Conv2d": 1, "LazyLinear": 1, "MultiheadAttention": 1, "ReLU": 1}
+    assert facts.parameters == facts.trainable + 100 == (4 * 3 + 4) + 2 * (4 * 4 + 4) + (12 * 4 + 12) + 100
+    attention = 4 * 2 * 4 * 4 + 2 * 2 * 2 * 2 * 2  # four projections; two products for each of two heads
+    assert facts.multiply_adds == 2 * 64 * 4 * 3 + 2 * 4 * 8 * 8 * 8 + 2 * 4 * 4 + attention
+    assert facts.methods == ("learn",)
+
+
+# Faults as text: before and after.
+
+
+BEFORE = read_files(__file__, "repair.md")["BEFORE"]
+
+
+def by_kind(code: str) -> dict[str, list[Fault]]:
+    found = defaultdict(list)
+    for fault in find_faults(code):
+        found[fault.kind].append(fault)
+    return found
+
+
+@table(__file__, "repair.md", "Faults", globals())
+def test_faults(kind: str, old: str, new: str) -> None:
+    found = {fault.apply(BEFORE): fault for fault in by_kind(BEFORE)[kind]}
+    for code, fault in found.items():
+        ast.parse(code)
+        pairs = zip(BEFORE.split("\n"), code.split("\n"), strict=False)
+        assert next(at for at, (one, other) in enumerate(pairs, 1) if one != other) == fault.line
+        if kind == "wrong_attribute":
+            wrong, right = fault.right.split("`")[1:4:2]
+            assert wrong not in BEFORE, "a wrong name is nowhere in the file"
+            assert wrong in code
+            assert right in BEFORE.split("\n")[fault.line - 1]
+    assert BEFORE.count(old) == 1
+    assert BEFORE.replace(old, new) in found
+
+
+@table(__file__, "repair.md", "Where names and arguments go wrong", globals())
+def test_where_names_and_arguments_go_wrong(line: str, kind: str) -> None:
+    code = f"class Net:\n    def forward(self, x, y):\n        {line}\n\n    def other(self):\n        {line}\n"
+    found = {kind: [fault.right.split("`")[3] for fault in of_kind] for kind, of_kind in by_kind(code).items()}
+    assert "; ".join(f"{kind}: {', '.join(names)}" for kind, names in found.items()) == kind
+
+
+def test_one_fault_of_each_kind_is_tried_in_an_order_of_the_seed_and_the_record() -> None:
+    plans = [plan_faults(BEFORE, seed, record) for seed in range(5) for record in ("a", "b")]
+    kinds = [[fault.kind for fault in plan] for plan in plans]
+    assert all(sorted(one) == sorted(by_kind(BEFORE)) for one in kinds)
+    assert plan_faults(BEFORE, 0, "a") == plans[0]
+    assert len({tuple(one) for one in kinds}) > 5
+    assert len({fault for plan in plans for fault in plan if fault.kind == "wrong_attribute"}) > 2
+
+
+def test_a_file_that_does_not_parse_is_refused() -> None:
+    with pytest.raises(SyntaxError):
+        plan_faults("def f(:\n", 0, "a")

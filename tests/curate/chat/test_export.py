@@ -1,9 +1,6 @@
 """Conversations of a snapshot as prompts with completions, in the form that trainers read."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,14 +39,3 @@ def test_completions_are_the_conversations(licensed: Path, tmp_path: Path) -> No
 def test_code_without_a_license_stays(snapshot: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"not known to permit redistribution; nothing was exported"):
         export_folder(snapshot, "prompt-completion", tmp_path / "out")
-
-
-def test_a_trainer_takes_a_step(licensed: Path, tmp_path: Path) -> None:
-    pytest.importorskip("trl", reason="trl is not installed; python -m benchmarks.finetune installs it for itself")
-    export_folder(licensed, "prompt-completion", tmp_path / "out")
-    command = [sys.executable, "-P", "-m", "benchmarks.finetune", str(tmp_path / "out"), "--steps", "1", "--batch", "1"]
-    here = {**os.environ, "LEMUR_FINETUNE_HERE": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
-    options = ["--config", "prompt_completion"]
-    done = subprocess.run([*command, *options], env=here, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "\nwhole tables: " in done.stdout

@@ -371,7 +371,7 @@ def test_requests_at_once(at_once: int) -> None:
     assert most[0] == at_once
 
 
-def test_nothing_is_asked_twice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_asked_twice_and_another_question_is(capsys: pytest.CaptureFixture[str]) -> None:
     def texts(count: int, *, again: bool = False) -> list[str | None]:
         model = endpoint(server.url, at_once=1, retries=0)
         return [one.text for one in ask_cached(model, questions(count), Sampling(), "code", again=again)]
@@ -384,22 +384,14 @@ def test_nothing_is_asked_twice(capsys: pytest.CaptureFixture[str]) -> None:
         assert texts(4) == ["text 0", "text 3", "text 2", "text 4"]
         assert [request["seed"] for request in server.requests] == [0, 1, 2, 1, 3]
         assert texts(2, again=True) == texts(2) == ["text 5", "text 6"]  # the later answer is the one that is kept
-
-
-@pytest.mark.parametrize(
-    "other", [{"name": "another"}, {"sampling": Sampling(temperature=0.1)}, {"sampling": Sampling(max_tokens=20)}]
-)
-def test_another_question_is_asked(other: dict[str, Any]) -> None:
-    with serving(lambda request, number: f"text {number}") as server:
-        model = endpoint(server.url)
-        for name, sampling in (
-            ("scripted", Sampling()),
-            (other.get("name", "scripted"), other.get("sampling", Sampling())),
+        for name, of, sampling in (
+            ("another", questions(1), Sampling()),
+            ("scripted", questions(1), Sampling(temperature=0.1)),
+            ("scripted", questions(1), Sampling(max_tokens=20)),
+            ("scripted", [Request(questions(1)[0].messages, 1)], Sampling()),
         ):
-            ask_cached(endpoint(server.url, name), questions(1), sampling, "code")
-        ask_cached(model, questions(1), Sampling(), "code")
-        ask_cached(model, [Request(questions(1)[0].messages, 1)], Sampling(), "code")
-    assert len(server.requests) == 3
+            before = len(server.requests)
+            assert ask_cached(endpoint(server.url, name), of, sampling, "code")[0].text == f"text {before}"
 
 
 @pytest.fixture

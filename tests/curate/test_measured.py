@@ -1,8 +1,6 @@
-"""The table of all networks, against a brute force of their own and damage."""
+"""What sources measured on devices, of layers, and after pruning: read from releases and databases, never dropped."""
 
 import json
-import random
-import shutil
 import sqlite3
 import zipfile
 from collections.abc import Callable
@@ -10,32 +8,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate import CurateOptions, Snapshot, curate
-from curate.sources import open_sources
+from curate import CurateOptions, curate
+from curate.compute.runs import read_parameters
+from curate.sources import open_source, open_sources
 from curate.sources.lemur import read_release
+from manifests.records import drop_outcomes, split_outcomes
+from tests.builders.suites import table
 from tests.curate.test_sources_database import make, packed, run
-
-
-def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
-    curated: Callable[..., Any], network: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Chains of small changes, from one group to another, whose ends may be kept in different splits."""
-    dice = random.Random(11)
-    rows, blocks = [], [dice.randrange(12) for _ in range(20)]
-    for step in range(120):
-        blocks[(step * 3) % 20] = (blocks[(step * 3) % 20] + 1 + step % 5) % 12
-        rows.append({"nn": f"c-{step}", "nn_code": network(blocks), "accuracy": dice.random(), "dataset": "d"})
-    whole = {seed: curated(rows, graph="off", seed=seed, lexical_threshold=0.75).outcome.whole for seed in range(4)}
-    assert all({*whole[seed].splits.values()} > {"train"} for seed in range(4))
-    monkeypatch.setattr("lemur_core.similarity.join.MAX_SETS", 7)
-    for seed, expected in whole.items():
-        assert curated(rows, graph="off", seed=seed, lexical_threshold=0.75).outcome.whole.splits == expected.splits
-
-
-# What sources measured on devices, of layers, and after pruning: read from releases and databases, never dropped.
+from train.check import check_prm
+from train.model.recipe import read_prm
 
 _PHONE = {"model_name": "a_b", "device_type": "phone", "valid": True, "duration": 155, "emulator": None}
 _LATER = {"device_type": "laptop", "valid": False, "unit": "ms", "duration": 2.5}
@@ -113,18 +98,9 @@ def test_a_snapshot_holds_them(database: Path, tmp_path: Path) -> None:
     lines = [line for line in snapshot["one"].found.lines if line.startswith("measured")]
     assert lines == ["measured    run: phone, failed, duration 7", "measured    per_layer_stat: 00000000/conv"]
     assert "measurements" in (tmp_path / "out" / "README.md").read_text()
-    for column, value, wrong in (
-        ("id", ids["one"], "row 0: id is"),
-        ("kind", "x", "counts.measurements.kinds"),
-        ("facts", "1", "cannot be checked"),
-    ):
-        shutil.copytree(tmp_path / "out", tmp_path / column)
-        changed = [{**rows[0], column: value}, *rows[1:]]
-        table = pq.read_table(path)
-        target = tmp_path / column / path.relative_to(tmp_path / "out")
-        pq.write_table(table.from_pylist(changed, schema=table.schema), target)
-        faults = {check.name: check.detail for check in Snapshot(tmp_path / column).verify(jobs=1) if not check.ok}
-        assert wrong in faults["derived"], faults
+    changed = pa.Table.from_pylist([{**rows[0], "id": ids["one"]}, *rows[1:]], pq.read_schema(path))
+    pq.write_table(changed, path)
+    assert "row 0: id is" in next(check.detail for check in snapshot.verify(jobs=1) if check.name == "derived")
 
 
 def test_a_source_without_any_has_no_table(tmp_path: Path, network: Callable[..., str]) -> None:
@@ -133,3 +109,40 @@ def test_a_source_without_any_has_no_table(tmp_path: Path, network: Callable[...
     snapshot = curate(tmp_path / "rows.jsonl", out=tmp_path / "out", options=CurateOptions(graph="off"), jobs=1)
     assert not (tmp_path / "out" / "data" / "measurements").exists()
     assert "measurements" not in snapshot.manifest.counts
+
+
+# Outcomes that LEMUR's later releases store among the hyperparameters stay apart from them, on reading and on
+# writing.
+
+
+def test_outcomes_of_every_source_are_a_column_of_their_own(tmp_path: Path) -> None:
+    prm: dict[str, Any] = {"lr": 0.1, "metric_acc": 0.5, "duration_seconds": 12.9, "train_loss": 2.0}
+    rows = [("u", name, value) for name, value in prm.items()]
+    database = make(tmp_path / "ab.nn.db", {"a": "x = 1"}, [run("a")], rows)
+    lines = tmp_path / "a.jsonl"
+    lines.write_text(json.dumps({"nn": "a", "nn_code": "x = 1", "prm": prm}) + "\n")
+    for path in (database, lines):
+        (batch,) = open_source(str(path)).batches()
+        assert batch["prm"].to_pylist() == ['{"lr": 0.1}']
+        assert json.loads(batch["outcomes"][0].as_py()) == {name: prm[name] for name in prm if name != "lr"}
+
+
+def test_outcomes_of_several_runs_are_nobodys(tmp_path: Path) -> None:
+    """Two epochs of one training, and a run of another task, have the same hyperparameters, so the same id."""
+    rows = [("u", "lr", 0.1), ("u", "metric_acc", 0.5), ("u", "metric_acc", 0.7), ("v", "metric_acc", 0.2)]
+    runs = [run("a", 0.5), run("a", 0.7, epoch=2), run("b", 0.2, uid="v")]
+    (batch,) = open_source(str(make(tmp_path / "ab.nn.db", {"a": "x = 1", "b": "y"}, runs, rows))).batches()
+    shown = zip(*(batch[name].to_pylist() for name in ("nn", "prm", "outcomes")), strict=True)
+    assert list(shown) == [("a", '{"lr": 0.1}', None)] * 2 + [("b", "{}", '{"metric_acc": 0.2}')]
+
+
+@table(__file__, "outcomes.md", "Split", globals())
+def test_split(prm: str | None, own: str | None, outcomes: str | None) -> None:
+    assert split_outcomes(prm) == (own, outcomes)
+
+
+def test_no_constructor_gets_outcomes() -> None:
+    prm = {"lr": 0.1, "batch": 4, "transform": "norm", "metric_acc": 0.5, "duration_seconds": 3}
+    own = {"lr": 0.1, "batch": 4, "transform": "norm"}
+    text = json.dumps(prm)
+    assert drop_outcomes(prm) == read_parameters(text) == read_prm(text) == check_prm(prm) == own
