@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 48_302,
-    "files of code": 341,
-    "lines of tests and their cases": 50_746,
-    "lines of benchmarks": 5_395,
-    "words of documents": 15_939,
+    "lines of code": 46_302,
+    "files of code": 271,
+    "lines of tests and their cases": 47_645,
+    "lines of benchmarks": 5_447,
+    "words of documents": 15_632,
     "commands": 26,
-    "options": 144,
+    "options": 143,
 }
 #: Written by commands, from the parsers and records.
 GENERATED = {ROOT / "docs" / name for name in ("commands.md", "columns.md", "api.md")}
