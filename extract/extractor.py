@@ -20,12 +20,12 @@ from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.runtime import releases_of
 from extract.proofs.validate import BlockVerdict
+from extract.resolve.dependencies import Reason
 from extract.resolve.discover import Hierarchy, Selected, Selection, TargetClass, discover, select
 from extract.resolve.distributions import read_confirmed
 from extract.resolve.index import NEEDS, FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.runtime_names import RUNTIME_NAMES
-from extract.resolve.symbols import Reason
 from extract.sources import PackageSource, SourceFile, name_apart, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext, choose_form, emit_with_extras, find_lacking_extras
 from lemur_core.files.errors import UserError

@@ -158,6 +158,13 @@ def find_class_facts(definition: Definition) -> ClassFacts | None:
     return next(taken, None)
 
 
+def list_bases(library: CorpusIndex, target: Definition) -> list[Definition]:
+    """Return the base classes of a class that the corpus has, in order; none for what is no class."""
+    facts = find_class_facts(target)
+    bases = [follow(library, target.module, base) for base in facts.bases if base] if facts is not None else []
+    return [base for base in bases if isinstance(base, Definition) and base != target]
+
+
 def follow(library: CorpusIndex, module: Module, chain: Sequence[str]) -> Target:
     """Return the target of a dotted name in a module: `layers.drop.DropPath`. Follows aliases (`Conv = Conv2d`)."""
     target, rest = library.follow(module, chain)

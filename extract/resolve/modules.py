@@ -17,6 +17,7 @@ Relative imports and packages are resolved only here.
 Source of the rules: https://docs.python.org/3/reference/import.html
 """
 
+import ast
 import functools
 import itertools
 import re
@@ -34,7 +35,10 @@ from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources import PackageSource, SourceFile
 from extract.sources.contents import is_package, module_name
 from lemur_core.sandbox.runtime import DECLARED
+from lemur_core.source.changes import DynamicLookup, search_at
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
+from lemur_core.source.parse import parse_known
+from lemur_core.source.text import Lines
 from manifests.provenance.licenses import license_of_code
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
@@ -54,9 +58,6 @@ class Module:
         self._binders: dict[str, dict[str, list[Statement]]] = {}
         self._active: dict[tuple[int, int], bool] = {}
 
-    def __repr__(self) -> str:
-        return f"<{self.source.name} {self.file.path}>"
-
     @functools.cached_property
     def facts(self) -> FileFacts:
         """The facts of the file's statements."""
@@ -72,6 +73,14 @@ class Module:
     def text(self) -> bytes:
         """The normalized bytes that the offsets in the facts refer to; empty if the file is no text."""
         return self.source.read_text(self.file)
+
+    @functools.cached_property
+    def lookups(self) -> dict[int, DynamicLookup]:
+        """The lookups of code by strings, by their offsets."""
+        tree, text, _ = parse_known(self.text)
+        lines = Lines(text)
+        lookups = (search_at(node) for node in ast.walk(tree))
+        return {lines.span(lookup.node)[0]: lookup for lookup in lookups if lookup is not None}
 
     @functools.cached_property
     def license(self) -> str:
@@ -418,9 +427,14 @@ class CorpusIndex:
             return submodule if submodule is not None else Missing(f"no {alias.name} in {dotted}")
         return self.lookup(holder, alias.name)
 
-    def follow(self, module: Module, chain: Sequence[str]) -> tuple[Target, tuple[str, ...]]:
-        """Return the target of a dotted name, followed through modules, and the remaining attributes."""
-        target, rest = self.lookup(module, chain[0]), tuple(chain[1:])
+    def follow(
+        self, module: Module, chain: Sequence[str], start: Target | None = None
+    ) -> tuple[Target, tuple[str, ...]]:
+        """Return the target of a dotted name, followed through modules, and the remaining attributes.
+
+        Args: start: the target of its first part, where that is known.
+        """
+        target, rest = start or self.lookup(module, chain[0]), tuple(chain[1:])
         while rest and isinstance(target, Module):
             target, rest = self.lookup(target, rest[0]), rest[1:]
         return target, rest
