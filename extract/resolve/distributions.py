@@ -12,15 +12,20 @@ The marker makes every installer skip it. What a wheel really contains is checke
 Source: https://packaging.python.org/specifications/core-metadata/#provides-dist-multiple-use (no release states it)
 """
 
+import ast
 import functools
 import re
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from lemur_core.files.errors import UsageError
 from manifests.provenance import GUESS, is_guess
+
+if TYPE_CHECKING:  # options are read without opening sources
+    from extract.sources import PackageSource
 
 #: Packages of the field whose distribution has the same name, with a dash for an underscore.
 _SAME_NAME: frozenset[str] = frozenset(
@@ -162,6 +167,35 @@ def parse_requirements(requires: tuple[str, ...]) -> tuple[Requirement, ...]:
         except InvalidRequirement:
             continue
     return tuple(parsed)
+
+
+def add_versions(requires: Iterable[str], sources: "Iterable[PackageSource]") -> tuple[str, ...]:
+    """Return the requirements, sorted, each with the version stated by the first source that has one.
+
+    A requirement that is a guess, has a version, or is named by no source is returned unchanged.
+    """
+    stated = [item for source in sources for item in parse_requirements(source.requires) if item.specifier]
+    versions = {canonicalize_name(item.name): item.specifier for item in reversed(stated)}  # the first one wins
+
+    def add_version(text: str) -> str:
+        requirement = Requirement(text)
+        specifier = versions.get(canonicalize_name(requirement.name))
+        if requirement.specifier or requirement.url or is_guess(text) or specifier is None:
+            return text
+        return str(Requirement(f"{requirement.name}{specifier}"))
+
+    return tuple(sorted(set(map(add_version, requires))))
+
+
+def list_imports(tree: ast.AST) -> list[tuple[str, int]]:
+    """Return the dotted names of all modules that a file imports, with lines; relative names begin with a dot."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(("." * node.level + (node.module or ""), node.lineno))
+    return sorted(names, key=lambda item: (item[1], item[0]))
 
 
 @functools.cache

@@ -52,8 +52,7 @@ class FactsIndex:
         self.policy = policy
         self.hits = 0
         self.parsed = 0
-        self._memory: dict[str, FileFacts] = {}
-        self._outlines: dict[str, FileFacts] = {}
+        self._memory: dict[tuple[str, str], FileFacts] = {}
         self._database = Database(self.path, _TABLES)
         self._parser = contextlib.ExitStack()
         self._pool: ProcessPool | None = None
@@ -112,23 +111,26 @@ class FactsIndex:
 
         Raises: UserError under policy `skip` if the file is not in the index.
         """
-        facts = self._memory.get(file.blob)
-        if facts is None:
-            facts = self._memory[file.blob] = self._fetch(source, file)
-        return facts
+        return self._recall_facts(source, file, VERSION)
 
     def outline(self, source: PackageSource, file: SourceFile) -> FileFacts:
         """Return the facts of a file or, where those are not stored, what runs when it is imported.
 
         Raises: as `facts`.
         """
-        known = self._memory.get(file.blob) or self._outlines.get(file.blob)
-        if known is None:
+        if self.policy == "skip" or (file.blob, VERSION) in self._memory:
+            return self.facts(source, file)
+        if (file.blob, OUTLINE) not in self._memory:
             stored = "SELECT 1 FROM facts WHERE blob = ? AND version = ?"
-            if self.policy == "skip" or self._database.read(stored, file.blob, VERSION):
+            if self._database.read(stored, file.blob, VERSION):
                 return self.facts(source, file)
-            known = self._outlines[file.blob] = self._fetch(source, file, OUTLINE)
-        return known
+        return self._recall_facts(source, file, OUTLINE)
+
+    def _recall_facts(self, source: PackageSource, file: SourceFile, version: str) -> FileFacts:
+        key = file.blob, version
+        if key not in self._memory:
+            self._memory[key] = self._fetch(source, file, version)
+        return self._memory[key]
 
     def _fetch(self, source: PackageSource, file: SourceFile, version: str = VERSION) -> FileFacts:
         query = "SELECT facts, error FROM facts WHERE blob = ? AND version = ?"
@@ -149,20 +151,17 @@ class FactsIndex:
 
     def _parse_one(self, file: tuple[str, bytes], version: str = VERSION) -> Row:
         """Return the facts of a file that is read for the first time while others are copied."""
-        # Started on first use: most runs find all files in the index.
-        is_new = self._pool is None
-        if self._pool is None:
-            self._pool = self._parser.enter_context(process_pool(1))
-        try:
-            return submit(self._pool, _parse if version == VERSION else _parse_outline, file).result()
-        except RuntimeError as error:
-            if not is_new:  # its worker died without a file: the pool takes no more
+        for is_last in (False, True):
+            if self._pool is None:  # started on first use: most runs find all files in the index
+                self._pool = self._parser.enter_context(process_pool(1))
+            try:
+                return submit(self._pool, _parse, file, version == OUTLINE).result()
+            except RuntimeError as error:  # its worker died without a file: the pool takes no more
+                if is_last and not isinstance(error, BrokenProcessPool):
+                    raise
                 self._pool = None
-                return self._parse_one(file, version)
-            if not isinstance(error, BrokenProcessPool):
-                raise
-        except ProcessExpired:
-            pass  # the file ended its worker
+            except ProcessExpired:
+                break  # the file ended its worker
         check_workers()
         return _crash_row(file)
 
@@ -196,10 +195,6 @@ def _chunks(files: Sequence[tuple[PackageSource, SourceFile]]) -> Iterator[list[
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def _parse_outline(file: tuple[str, bytes]) -> Row:
-    return _parse(file, outline=True)
 
 
 def _parse(file: tuple[str, bytes], outline: bool = False) -> Row:

@@ -47,6 +47,9 @@ _EXTENSION = re.compile(r"_C[A-Z]*|(?:\w*_)?(?:cuda|ext|cpp)")  # `roi_cuda`, wh
 FOUNDATION = "torch"  # never inlined, not even into torch's own blocks: a copy of nn.Module is not nn.Module
 
 
+Branch = Literal["taken", "types", "failed"]
+
+
 class Module:
     """A file of a source, with its facts and the branches that are taken when it is imported."""
 
@@ -93,7 +96,7 @@ class Module:
         """Package that relative imports start from."""
         return self.name if self.file.is_package else self.name.rpartition(".")[0]
 
-    def find_binders(self, name: str, where: Literal["taken", "types", "failed"] = "taken") -> Sequence[Statement]:
+    def find_binders(self, name: str, where: Branch = "taken") -> Sequence[Statement]:
         """Return the statements that bind a name.
 
         Args: where: in taken branches, only for type checkers (TYPE_CHECKING), or in a `try` whose imports fail in the
@@ -104,11 +107,11 @@ class Module:
             return binders
         return [self.facts.statements[statement.number] for statement in binders]
 
-    def outline_binders(self, name: str, where: Literal["taken", "types", "failed"] = "taken") -> Sequence[Statement]:
+    def outline_binders(self, name: str, where: Branch = "taken") -> Sequence[Statement]:
         """Return the statements that bind a name as `find_binders`, perhaps without what functions do when called."""
         return self._bindings()[where].get(name, ())
 
-    def find_aliases(self, name: str, where: Literal["taken", "types", "failed"] = "taken") -> list[Alias]:
+    def find_aliases(self, name: str, where: Branch = "taken") -> list[Alias]:
         """Return the names of import statements that bind a name, in the order of the file; `where` as above."""
         return [a for s in self.outline_binders(name, where) for a in s.aliases if a.bound == name]
 

@@ -7,7 +7,6 @@ fills, the kernels of a `singledispatch` function. A copy of the container alone
 no code is run.
 """
 
-import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple, TypeVar
@@ -339,7 +338,7 @@ class Registrations:
 
 _REGISTERING = ("register_module", "register")
 _METHODS = {"register_module", "get"}
-_MARKS = (b".register_module(", b".register(")
+_MARK = re.compile(rb"\.register(?:_module)?\(")
 Entry = Definition | StatementNode
 
 
@@ -391,16 +390,9 @@ class Registries:
     def _modules(self) -> Iterator[Module]:
         """Yield the files that register something; they are recognized by their text, so that only they are parsed."""
         for source in self._library.sources:
-            key = f"registering:{source.name}:{source.digest}"
-            stored = self._index.recall(key)
-            if stored is None:
-                paths = [f.path for f in source.files if any(mark in source.read(f) for mark in _MARKS)]
-                self._index.remember(key, json.dumps(paths).encode())
-            else:
-                paths = json.loads(stored)
-            modules = [self._library.by_path[source.name, path] for path in paths]
-            self._index.add([(source, module.file) for module in modules])
-            yield from modules
+            files = [file for file in source.files if _MARK.search(source.read(file))]
+            self._index.add([(source, file) for file in files])
+            yield from (self._library.by_path[source.name, file.path] for file in files)
 
     def _registrations(self, module: Module) -> Iterator[tuple[Definition, Iterable[str], Entry]]:
         for statement in module.facts.statements:

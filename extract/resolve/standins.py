@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extract.resolve.modules import CorpusIndex, Module
-from extract.sources import PackageSource, SourceFile
+from extract.sources import PackageSource
+from extract.sources.contents import list_files, make_source
+from extract.sources.metadata import PackageFacts
 from lemur_core.source.parse import parse_file
-from manifests.provenance.swhid import blob_sha1
 
 SOURCE_NAME = "lemur-curator"
 OPERATOR_FILE = "operators.py"
@@ -127,22 +128,9 @@ def _list_compiled() -> tuple[dict[str, Replacement], dict[str, Replacement]]:
 @functools.cache
 def replacement_source() -> PackageSource:
     """Return the source whose files are our replacements."""
-    files = tuple(
-        SourceFile(path.name, f"extract.standins.{path.stem}", False, blob_sha1(path.read_bytes()))
-        for path in sorted(_HERE.glob("*.py"))
-    )
-    return PackageSource(
-        name=SOURCE_NAME,
-        kind="folder",
-        version="",
-        origin="",
-        license="MIT",
-        root=_HERE,
-        files=files,
-        digest="",
-        swhid="",
-        requires=(),
-    )
+    files = list_files({path.name: path.read_bytes() for path in _HERE.glob("*.py")}, "extract/standins")
+    facts = PackageFacts(SOURCE_NAME, "", "MIT", ())
+    return make_source(_HERE, files, facts, name=SOURCE_NAME, kind="folder", version="", origin="")
 
 
 def replacement_module(library: CorpusIndex, file: str) -> Module:
