@@ -238,7 +238,7 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
     for entry in closure.entries.values():
         if isinstance(entry, Definition):
             ways[f"{entry.module.source.name}::{entry.module.name}.{entry.name}"] = How.REGISTRY
-    return tuple(f"{location} [{ways[location]}, {ways[location].confidence:.2f}]" for location in sorted(ways))
+    return tuple(f"{location} [{ways[location]}]" for location in sorted(ways))
 
 
 def _list_late_imports(closure: Closure, graph: DependencyGraph) -> set[Import]:

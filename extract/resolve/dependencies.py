@@ -117,24 +117,21 @@ class Problem(NamedTuple):
 class How(StrEnum):
     """How a name was resolved, with the confidence of that; the most certain first."""
 
-    SAME_FILE = "same file", 1.0
-    DIRECT_IMPORT = "direct import", 1.0
-    RE_EXPORT = "re-export", 1.0
-    QUALIFIED = "qualified name", 1.0
-    STAR = "star import", 0.95
-    COMPUTED_STAR = "star import of a computed __all__", 0.8
-    LAZY_PACKAGE = "lazy package", 0.9
-    STAND_IN = "stand-in", 0.9
-    REGISTRY = "registry", 0.8
-    HEURISTIC = "heuristic", 0.5
+    SAME_FILE = "same file, 1.00"
+    DIRECT_IMPORT = "direct import, 1.00"
+    RE_EXPORT = "re-export, 1.00"
+    QUALIFIED = "qualified name, 1.00"
+    STAR = "star import, 0.95"
+    COMPUTED_STAR = "star import of a computed __all__, 0.80"
+    LAZY_PACKAGE = "lazy package, 0.90"
+    STAND_IN = "stand-in, 0.90"
+    REGISTRY = "registry, 0.80"
+    HEURISTIC = "heuristic, 0.50"
 
-    confidence: float
-
-    def __new__(cls, name: str, confidence: float) -> "How":
-        """Create a member with its confidence."""
-        way = str.__new__(cls, name)
-        way._value_, way.confidence = name, confidence
-        return way
+    @property
+    def confidence(self) -> float:
+        """In 0..1."""
+        return float(self.rpartition(" ")[2])
 
 
 class NameLink(NamedTuple):
@@ -288,10 +285,11 @@ class DependencyGraph:
         # Inside a `try` that stays, the decorator is to fail.
         tried = any(module.facts.blocks[number].kind == "try" for number in list_kept_blocks(module, statement))
         for decorator in statement.decorators if statement.kind == FUNCTION and not tried else ():
-            package = self._find_absent(module, decorator.chain[0]) if decorator.chain else None
-            if package is not None and decorator not in result.dropped:
-                result.absent.append((decorator, package))
-                result.glue.append(package)
+            name = decorator.chain[0] if decorator.chain and decorator not in result.dropped else ""
+            head = self.library.lookup(module, name) if name else None
+            if isinstance(head, External) and not head.runtime and self._is_absent(module, name, head):
+                result.absent.append((decorator, OptionalPackage(head.package, name)))
+                result.glue.append(result.absent[-1][1])
         unread = [*result.dropped, *(decorator for decorator, _ in result.absent)]
         for use in statement.uses:
             # The names that such a decorator reads are not needed.
@@ -535,13 +533,6 @@ class DependencyGraph:
         if rest:
             return len(rest) == 1 and self.registrations.has_registering_method(target, rest[0])
         return all(s.kind == FUNCTION and s.registers for s in target.module.find_binders(target.name))
-
-    def _find_absent(self, module: Module, name: str) -> OptionalPackage | None:
-        """Return the package outside the runtime that a name is imported from, if it is taken as not installed."""
-        target = self.library.lookup(module, name)
-        if not isinstance(target, External) or target.runtime or not self._is_absent(module, name, target):
-            return None
-        return OptionalPackage(target.package, name)
 
     def _is_absent(self, module: Module, name: str, target: External) -> bool:
         """Return whether a package is taken as not installed where a name is imported from it."""

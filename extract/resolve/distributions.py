@@ -14,7 +14,6 @@ Source: https://packaging.python.org/specifications/core-metadata/#provides-dist
 
 import ast
 import functools
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -27,9 +26,24 @@ from manifests.provenance import GUESS, is_guess
 if TYPE_CHECKING:  # options are read without opening sources
     from extract.sources import PackageSource
 
-#: Packages of the field whose distribution has the same name, with a dash for an underscore.
-_SAME_NAME: frozenset[str] = frozenset(
-    """
+#: Packages of the field and their distributions, the most common first; without them, that of the same name, with a
+#: dash for an underscore.
+_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    package: tuple(names.split(",")) if names else (package.replace("_", "-"),)
+    for package, _, names in (
+        word.partition("=")
+        for word in """
+    attr=attrs Bio=biopython bs4=beautifulsoup4 cc3d=connected-components-3d cleanfid=clean-fid clip=openai-clip
+    Crypto=pycryptodome cupy=cupy-cuda12x
+    cv2=opencv-python,opencv-python-headless,opencv-contrib-python,opencv-contrib-python-headless
+    dateutil=python-dateutil dotenv=python-dotenv faiss=faiss-cpu,faiss-gpu fitz=pymupdf git=gitpython
+    google=protobuf haiku=dm-haiku hydra=hydra-core imblearn=imbalanced-learn imwatermark=invisible-watermark
+    mmaction=mmaction2 mmcv=mmcv,mmcv-lite,mmcv-full mmseg=mmsegmentation mpl_toolkits=matplotlib
+    neuralop=neuraloperator nrrd=pynrrd open_clip=open-clip-torch OpenGL=pyopengl osgeo=gdal
+    parselmouth=praat-parselmouth PIL=pillow pkg_resources=setuptools<81 pl_bolts=lightning-bolts
+    pynvml=nvidia-ml-py pyro=pyro-ppl pywt=pywavelets ruamel=ruamel.yaml scvi=scvi-tools skimage=scikit-image
+    skbase=scikit-base sklearn=scikit-learn sklearn_extra=scikit-learn-extra sksparse=scikit-sparse
+    taming=taming-transformers tree=dm-tree turbojpeg=pyturbojpeg umap=umap-learn yaml=pyyaml
     accelerate addict albumentations alphafold3_pytorch anndata annoy arviz ase asteroid audioread av
     axial_positional_embedding batchgenerators beartype bitsandbytes blobfile blosc boto3 botorch bottleneck
     braindecode brisque calflops captum cartopy causal_conv1d cellpose cftime chex clearml click cloudpickle
@@ -60,26 +74,6 @@ _SAME_NAME: frozenset[str] = frozenset(
     visdom vit_pytorch vtk wandb webcolors webdataset x_transformers xarray xformers xgboost xlrd yacs yapf zarr
     zstandard
     """.split()  # noqa: SIM905 (one line for each says no more)
-)
-
-#: Packages with another distribution than their name; the most common first.
-_OTHER_NAME: Mapping[str, tuple[str, ...]] = {
-    package: tuple(names.split(","))
-    for package, names in re.findall(
-        r"(\w+)=(\S+)",
-        """
-    attr=attrs Bio=biopython bs4=beautifulsoup4 cc3d=connected-components-3d cleanfid=clean-fid clip=openai-clip
-    Crypto=pycryptodome cupy=cupy-cuda12x
-    cv2=opencv-python,opencv-python-headless,opencv-contrib-python,opencv-contrib-python-headless
-    dateutil=python-dateutil dotenv=python-dotenv faiss=faiss-cpu,faiss-gpu fitz=pymupdf git=gitpython
-    google=protobuf haiku=dm-haiku hydra=hydra-core imblearn=imbalanced-learn imwatermark=invisible-watermark
-    mmaction=mmaction2 mmcv=mmcv,mmcv-lite,mmcv-full mmseg=mmsegmentation mpl_toolkits=matplotlib
-    neuralop=neuraloperator nrrd=pynrrd open_clip=open-clip-torch OpenGL=pyopengl osgeo=gdal
-    parselmouth=praat-parselmouth PIL=pillow pkg_resources=setuptools<81 pl_bolts=lightning-bolts
-    pynvml=nvidia-ml-py pyro=pyro-ppl pywt=pywavelets ruamel=ruamel.yaml scvi=scvi-tools skimage=scikit-image
-    skbase=scikit-base sklearn=scikit-learn sklearn_extra=scikit-learn-extra sksparse=scikit-sparse
-    taming=taming-transformers tree=dm-tree turbojpeg=pyturbojpeg umap=umap-learn yaml=pyyaml
-    """,
     )
 }
 
@@ -105,7 +99,7 @@ def read_confirmed(pairs: Iterable[str]) -> dict[str, str]:
 def list_distributions(package: str) -> tuple[str, ...]:
     """Return the distributions that may provide an import name; the most common first."""
     top = package.split(".")[0]
-    return _OTHER_NAME.get(top, (top.strip("_").replace("_", "-") or "x",))
+    return _DISTRIBUTIONS.get(top, (top.strip("_").replace("_", "-") or "x",))
 
 
 def find_requirement(package: str, stated: Iterable[str], confirmed: Mapping[str, str] | None = None) -> str:
@@ -225,7 +219,7 @@ def _find_stated(package: str, requires: tuple[str, ...]) -> Requirement | None:
 
 def is_known(top: str) -> bool:
     """Return whether the tables here state the distribution of a package."""
-    return top in _OTHER_NAME or top in _SAME_NAME
+    return top in _DISTRIBUTIONS
 
 
 def _is_similar(distribution: str, package: str) -> bool:

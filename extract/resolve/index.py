@@ -9,7 +9,7 @@ import contextlib
 import io
 import pickle
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
@@ -38,7 +38,7 @@ NEEDS = "needs"  # and not "is not Python": the reason of a file for a newer Pyt
 #: The facts of a file that cannot be parsed.
 UNREADABLE = FileFacts((), (), (), None, ())
 _FEW = 40  # files; with fewer, more than one process costs more than it saves
-_CHUNK_BYTES = 400_000
+_AT_ONCE = 20  # files in one message to a process
 
 
 class FactsIndex:
@@ -84,7 +84,9 @@ class FactsIndex:
                     advance(1)
                 return
             # A file that crashes the parser (CPython's can overflow its stack) affects no other file.
-            for rows in map_chunks(_parse, _chunks(todo), _crash_row):
+            parts = (todo[start : start + _AT_ONCE] for start in range(0, len(todo), _AT_ONCE))
+            chunks = ([(file.blob, source.read(file)) for source, file in part] for part in parts)
+            for rows in map_chunks(_parse, chunks, _crash_row):
                 self._store(rows)
                 advance(len(rows))
 
@@ -181,20 +183,6 @@ class FactsIndex:
 
 def _crash_row(file: tuple[str, bytes]) -> Row:
     return file[0], None, "the parser ended abruptly: nested too deeply"
-
-
-def _chunks(files: Sequence[tuple[PackageSource, SourceFile]]) -> Iterator[list[tuple[str, bytes]]]:
-    chunk: list[tuple[str, bytes]] = []
-    size = 0
-    for source, file in files:
-        data = source.read(file)
-        chunk.append((file.blob, data))
-        size += len(data)
-        if size > _CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
 
 
 def _parse(file: tuple[str, bytes], outline: bool = False) -> Row:

@@ -335,7 +335,11 @@ class CorpusIndex:
         own = self.modules.get((source.name, dotted))
         installed = self.is_runtime(top) or is_stated(top, source.requires) or (dotted == top and is_known(top))
         folders = None if relative or installed else self._in_folders.get(source.name)
-        above = folders.find_above(importer, dotted) if folders is not None and not _is_installed(importer) else None
+        above = (
+            folders.find_nearest(importer, dotted, packages=False)
+            if folders is not None and not _is_installed(importer)
+            else None
+        )
         if own is not None or above is not None:
             return above or own
         if top in self.runtime:
@@ -644,13 +648,9 @@ class FolderNames:
                 if depth and folder not in self._packages:
                     self.tops.add(module_name(parts[depth]))
 
-    def find_above(self, importer: Module, dotted: str) -> Module | None:
-        """Return the module in the folder of a file or the nearest one above it, none of which is a package."""
-        return self._find_nearest(importer, dotted, packages=False)
-
     def find(self, importer: Module, dotted: str) -> Module | None:
         """Return the module in a package around a file, else the only one in the folders nearest to it."""
-        around = self._find_nearest(importer, dotted, packages=True)
+        around = self.find_nearest(importer, dotted, packages=True)
         if around is not None:
             return around
         near = [
@@ -662,7 +662,8 @@ class FolderNames:
         nearest = [module for shared, module in near if shared == best]
         return nearest[0] if len(nearest) == 1 else None
 
-    def _find_nearest(self, importer: Module, dotted: str, *, packages: bool) -> Module | None:
+    def find_nearest(self, importer: Module, dotted: str, *, packages: bool) -> Module | None:
+        """Return the module in the folder of a file or the nearest one above it; all are packages, or none is."""
         around = [
             (len(folder), module)
             for folder, module in self._named.get(dotted, ())

@@ -425,16 +425,13 @@ class Registries:
         Any other registry is Python like the rest: it is copied, with what fills it.
         """
         if target not in self._objects:
-            self._objects[target] = self._is_registry(target)
+            binders = target.module.find_binders(target.name)
+            called = len(binders) == 1 and binders[0].kind == ASSIGN and binders[0].calls
+            reads = [use for use in binders[0].uses if use.when == AT_DEFINITION and use.start >= 0] if called else []
+            first = min(reads, key=lambda use: use.start, default=None)
+            is_registry = first is not None and self._is_class((first.name, *first.attributes), target.module)
+            self._objects[target] = is_registry
         return self._objects[target]
-
-    def _is_registry(self, target: Definition) -> bool:
-        binders = target.module.find_binders(target.name)
-        if len(binders) != 1 or binders[0].kind != ASSIGN or not binders[0].calls:
-            return False
-        reads = [use for use in binders[0].uses if use.when == AT_DEFINITION and use.start >= 0]
-        first = min(reads, key=lambda use: use.start, default=None)
-        return first is not None and self._is_class((first.name, *first.attributes), target.module)
 
     def _is_class(self, chain: tuple[str, ...], module: Module) -> bool:
         """Return whether a dotted name is the class of such a registry; of an absent one, only the name is known."""
@@ -448,16 +445,12 @@ class Registries:
         """Return whether a class is one of OpenMMLab's registries, by its methods or those of its bases."""
         if target not in self._kinds:
             self._kinds[target] = False  # classes that inherit from each other
-            self._kinds[target] = self._has_methods(target)
+            facts = find_class_facts(target)
+            self._kinds[target] = facts is not None and (
+                set(facts.methods) >= _METHODS
+                or any(self._is_class(tuple(base), target.module) for base in facts.bases if base)
+            )
         return self._kinds[target]
-
-    def _has_methods(self, target: Definition) -> bool:
-        facts = find_class_facts(target)
-        if facts is None:
-            return False
-        return set(facts.methods) >= _METHODS or any(
-            self._is_class(tuple(base), target.module) for base in facts.bases if base and tuple(base) != (target.name,)
-        )
 
 
 def post_order(
