@@ -70,9 +70,7 @@ class BlockExtractor:
         self.watch.lap("open sources")
         self.index = FactsIndex(policy=self.options.index)
         confirmed = read_confirmed(self.options.distributions)
-        self.library = CorpusIndex(
-            self.facts.sources, self.index.facts, distributions=confirmed, load_outline=self.index.outline
-        )
+        self.library = CorpusIndex(self.facts.sources, self.index.facts, distributions=confirmed)
         self._classes: tuple[TargetClass, ...] | None = None
         self._emitter = Emitter(self.library, self.index, self.facts.sources)
         finder = HintFinder(self.library, self.index, self._emitter)

@@ -533,7 +533,6 @@ def emit_with_extras(
         sources,
         library.load,
         distributions=library.distributions,
-        load_outline=library.load_outline,
         extras=tuple(sorted({text for texts in needs.values() for text in texts})),
     )
     emitter = Emitter(extended, index)

@@ -152,8 +152,8 @@ class Hierarchy:
 def find_class_facts(definition: Definition) -> ClassFacts | None:
     """Return the facts of the class that a definition binds; the last, if branches define several."""
     module = definition.module
-    named = [facts for facts in module.outline.classes if facts.name == definition.name]
-    taken = (facts for facts in reversed(named) if module.is_taken(module.outline.statements[facts.statement]))
+    named = [facts for facts in module.facts.classes if facts.name == definition.name]
+    taken = (facts for facts in reversed(named) if module.is_taken(module.facts.statements[facts.statement]))
     return next(taken, None)
 
 

@@ -28,7 +28,6 @@ from lemur_core.source.parse import parse_file
 
 # Facts depend on this code and on the grammar of the Python version that parsed the file.
 VERSION = f"{FACTS_VERSION}:{sys.version_info[0]}.{sys.version_info[1]}"
-OUTLINE = f"{VERSION}:outline"
 Row = tuple[str, bytes | None, str | None]  # blob, facts, reason if there are none, or not of all statements
 _TABLES = (
     "facts (blob TEXT, version TEXT, facts BLOB, error TEXT, PRIMARY KEY (blob, version)) WITHOUT ROWID",
@@ -52,7 +51,7 @@ class FactsIndex:
         self.policy = policy
         self.hits = 0
         self.parsed = 0
-        self._memory: dict[tuple[str, str], FileFacts] = {}
+        self._memory: dict[str, FileFacts] = {}
         self._database = Database(self.path, _TABLES)
         self._parser = contextlib.ExitStack()
         self._pool: ProcessPool | None = None
@@ -90,11 +89,11 @@ class FactsIndex:
                 self._store(rows)
                 advance(len(rows))
 
-    def _store(self, rows: Sequence[Row], version: str = VERSION) -> None:
-        self.parsed += len(rows) if version == VERSION else 0
+    def _store(self, rows: Sequence[Row]) -> None:
+        self.parsed += len(rows)
         self._database.write(
             "INSERT OR REPLACE INTO facts (blob, version, facts, error) VALUES (?, ?, ?, ?)",
-            [(blob, version, data and seal(data), error) for blob, data, error in rows],
+            [(blob, VERSION, data and seal(data), error) for blob, data, error in rows],
         )
 
     def faults(self, files: Sequence[tuple[PackageSource, SourceFile]]) -> list[tuple[PackageSource, SourceFile, str]]:
@@ -113,30 +112,13 @@ class FactsIndex:
 
         Raises: UserError under policy `skip` if the file is not in the index.
         """
-        return self._recall_facts(source, file, VERSION)
+        if file.blob not in self._memory:
+            self._memory[file.blob] = self._fetch(source, file)
+        return self._memory[file.blob]
 
-    def outline(self, source: PackageSource, file: SourceFile) -> FileFacts:
-        """Return the facts of a file or, where those are not stored, what runs when it is imported.
-
-        Raises: as `facts`.
-        """
-        if self.policy == "skip" or (file.blob, VERSION) in self._memory:
-            return self.facts(source, file)
-        if (file.blob, OUTLINE) not in self._memory:
-            stored = "SELECT 1 FROM facts WHERE blob = ? AND version = ?"
-            if self._database.read(stored, file.blob, VERSION):
-                return self.facts(source, file)
-        return self._recall_facts(source, file, OUTLINE)
-
-    def _recall_facts(self, source: PackageSource, file: SourceFile, version: str) -> FileFacts:
-        key = file.blob, version
-        if key not in self._memory:
-            self._memory[key] = self._fetch(source, file, version)
-        return self._memory[key]
-
-    def _fetch(self, source: PackageSource, file: SourceFile, version: str = VERSION) -> FileFacts:
+    def _fetch(self, source: PackageSource, file: SourceFile) -> FileFacts:
         query = "SELECT facts, error FROM facts WHERE blob = ? AND version = ?"
-        row = next(iter(self._database.read(query, file.blob, version)), None)
+        row = next(iter(self._database.read(query, file.blob, VERSION)), None)
         if row is not None and row[0] is not None:
             try:
                 return _loads(unseal(row[0]) or b"")
@@ -145,19 +127,18 @@ class FactsIndex:
         if row is None:
             if self.policy == "skip":
                 raise UserError(f"{source.name} {file.path}: not in the index {self.path}; use --index missing")
-            stored = [self._parse_one((file.blob, source.read(file)), version)]
-            self._store(stored, version)
-            row = stored[0][1:]
-        data, _ = row
-        return UNREADABLE if data is None else _loads(data)
+            stored = self._parse_one((file.blob, source.read(file)))
+            self._store([stored])
+            row = stored[1:]
+        return UNREADABLE if row[0] is None else _loads(row[0])
 
-    def _parse_one(self, file: tuple[str, bytes], version: str = VERSION) -> Row:
+    def _parse_one(self, file: tuple[str, bytes]) -> Row:
         """Return the facts of a file that is read for the first time while others are copied."""
         for is_last in (False, True):
             if self._pool is None:  # started on first use: most runs find all files in the index
                 self._pool = self._parser.enter_context(process_pool(1))
             try:
-                return submit(self._pool, _parse, file, version == OUTLINE).result()
+                return submit(self._pool, _parse, file).result()
             except RuntimeError as error:  # its worker died without a file: the pool takes no more
                 if is_last and not isinstance(error, BrokenProcessPool):
                     raise
@@ -185,10 +166,10 @@ def _crash_row(file: tuple[str, bytes]) -> Row:
     return file[0], None, "the parser ended abruptly: nested too deeply"
 
 
-def _parse(file: tuple[str, bytes], outline: bool = False) -> Row:
+def _parse(file: tuple[str, bytes]) -> Row:
     blob, data = file
     try:
-        facts = parse_file(data, outline=outline)
+        facts = parse_file(data)
         needs = sorted({newer.needs for newer in facts.newer})
         return blob, pickle.dumps(facts, protocol=5), f"{NEEDS} {', '.join(needs)}" if needs else None
     except SyntaxError as error:

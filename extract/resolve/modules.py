@@ -66,12 +66,6 @@ class Module:
         """The facts of the file's statements."""
         return self.library.load(self.source, self.file)
 
-    @property
-    def outline(self) -> FileFacts:
-        """The facts of the file or, unless somebody needed those, what runs when it is imported: how names resolve."""
-        load = self.library.load_outline
-        return self.facts if "facts" in vars(self) or load is None else load(self.source, self.file)
-
     @functools.cached_property
     def text(self) -> bytes:
         """The normalized bytes that the offsets in the facts refer to; empty if the file is no text."""
@@ -102,18 +96,11 @@ class Module:
         Args: where: in taken branches, only for type checkers (TYPE_CHECKING), or in a `try` whose imports fail in the
             declared runtime.
         """
-        binders = self.outline_binders(name, where)
-        if all(statement.kind in {IMPORT, STAR} for statement in binders):
-            return binders
-        return [self.facts.statements[statement.number] for statement in binders]
-
-    def outline_binders(self, name: str, where: Branch = "taken") -> Sequence[Statement]:
-        """Return the statements that bind a name as `find_binders`, perhaps without what functions do when called."""
         return self._bindings()[where].get(name, ())
 
     def find_aliases(self, name: str, where: Branch = "taken") -> list[Alias]:
         """Return the names of import statements that bind a name, in the order of the file; `where` as above."""
-        return [a for s in self.outline_binders(name, where) for a in s.aliases if a.bound == name]
+        return [a for s in self.find_binders(name, where) for a in s.aliases if a.bound == name]
 
     @functools.cached_property
     def changes(self) -> Mapping[str, Sequence[Statement]]:
@@ -131,7 +118,7 @@ class Module:
 
     def list_stars(self, *, types: bool = False) -> Iterable[Statement]:
         """Yield the star imports, the last one first; with `types`, also those under TYPE_CHECKING."""
-        for statement in reversed(self.outline.statements):
+        for statement in reversed(self.facts.statements):
             if statement.kind == STAR and (types or self.is_taken(statement)):
                 yield statement
 
@@ -139,15 +126,15 @@ class Module:
         """Return the statements of each kind (`find_binders`) by the names that they bind."""
         if self._binders:
             return self._binders
-        outline = self.outline
+        facts = self.facts
         late: dict[str, list[Statement]] = {}
         # Already set while it is filled: choosing a branch may look up other names here.
         self._binders = {"taken": {}, "types": {}, "failed": {}}
 
         def is_tried(statement: Statement) -> bool:
-            return any(outline.blocks[block].static == "imports" for block, _ in statement.path)
+            return any(facts.blocks[block].static == "imports" for block, _ in statement.path)
 
-        for statement in sorted(outline.statements, key=is_tried):  # the imports in a `try` last
+        for statement in sorted(facts.statements, key=is_tried):  # the imports in a `try` last
             where = "taken" if self.is_taken(statement) else "failed" if is_tried(statement) else "types"
             for name in statement.binds:
                 self._binders[where].setdefault(name, []).append(statement)
@@ -168,7 +155,7 @@ class Module:
         """Return whether a suite can run: not under TYPE_CHECKING or `__main__`, nor for the other import outcome."""
         key = (number, suite)
         if key not in self._active:
-            block = self.outline.blocks[number]
+            block = self.facts.blocks[number]
             role = block.suites[suite][0]
             if block.static == "imports":
                 self._active[key] = role == "finally" or (role in {"body", "else"}) == self.imports_work(number)
@@ -179,7 +166,7 @@ class Module:
     def imports_work(self, number: int) -> bool:
         """Return whether all imports in the body of a `try … except ImportError` succeed in the declared runtime."""
         handlers_raise = self._is_required_import(number)
-        imports = [s for s in self.outline.statements if (number, 0) in s.path and s.kind in {IMPORT, STAR}]
+        imports = [s for s in self.facts.statements if (number, 0) in s.path and s.kind in {IMPORT, STAR}]
         for alias in (alias for statement in imports for alias in statement.aliases):
             target = self.library.resolve_alias(self, alias)
             if isinstance(target, External):
@@ -200,7 +187,7 @@ class Module:
         if not isinstance(tried, External) or not is_required(self.source.requires, tried.package):
             return False
         arms: tuple[list[Statement], list[Statement]] = [], []
-        for statement in self.outline.statements:
+        for statement in self.facts.statements:
             arms[any(b == number and suite for b, suite in statement.path)].append(statement)
         aliases = [alias for s in arms[True] if s.kind == IMPORT for alias in s.aliases]
         names = {name for s in arms[False] if (number, 0) in s.path for name in s.binds}
@@ -210,11 +197,11 @@ class Module:
 
     def _is_required_import(self, number: int) -> bool:
         """Return whether neither the handlers nor the code above provide a fallback, so that the import is required."""
-        block = self.outline.blocks[number]
+        block = self.facts.blocks[number]
         tried: set[str] = set()
         handled: set[str] = set()
         above: set[str] = set()
-        for statement in self.outline.statements:
+        for statement in self.facts.statements:
             role = next((block.suites[suite][0] for at, suite in statement.path if at == number), "")
             if role:
                 (handled if role == "handler" else tried).update(statement.binds)
@@ -264,7 +251,6 @@ class CorpusIndex:
     load: Callable[[PackageSource, SourceFile], FileFacts]
     runtime: frozenset[str] = frozenset(RUNTIME)
     distributions: Mapping[str, str] = field(default_factory=dict)  # by imported package, as the user states them
-    load_outline: Callable[[PackageSource, SourceFile], FileFacts] | None = None
     extras: tuple[str, ...] = ()  # requirements of extras that are taken as installed
     modules: dict[tuple[str, str], Module] = field(default_factory=dict)  # (source, dotted name)
     by_path: dict[tuple[str, str], Module] = field(default_factory=dict)
@@ -470,7 +456,7 @@ class CorpusIndex:
         return target
 
     def _lookup(self, module: Module, name: str) -> Target:
-        binders = module.outline_binders(name)
+        binders = module.find_binders(name)
         if binders:
             return self.resolve_binding(module, name, binders)
         for statement in module.list_stars():
@@ -502,9 +488,9 @@ class CorpusIndex:
 
     def _list_lazy(self, module: Module) -> Iterator[Alias]:
         """Yield what a package imports on demand, as it states itself or in its stub."""
-        for alias in module.outline.lazy:
+        for alias in module.facts.lazy:
             stub = self.by_path.get((module.source.name, f"{module.file.path}i")) if alias.name == "*" else None
-            stated = [] if stub is None else [a for s in stub.outline.statements for a in s.aliases]
+            stated = [] if stub is None else [a for s in stub.facts.statements for a in s.aliases]
             yield from [a._replace(bound=a.name) for a in stated] or [alias]  # lazy_loader ignores `as`
 
     def lacks(self, module: Module, name: str) -> bool:
@@ -525,7 +511,7 @@ class CorpusIndex:
         targets = [self.resolve_alias(module, alias) for alias in aliases]
         known = [t for t in targets if not isinstance(t, Missing)]
         packages = {isinstance(t, External) and not t.runtime and t.package.partition(".")[0] for t in targets}
-        undecided = [any(not module.outline.blocks[block].static for block, _ in s.path) for s in binders]
+        undecided = [any(not module.facts.blocks[block].static for block, _ in s.path) for s in binders]
         if len(set(targets)) > 1 and len(packages) == 1 and all((*packages, *undecided)):
             return Definition(module, name)  # which of its names a package has, only its version says
         # The last import wins, as in Python, but one that works in the declared runtime is preferred to one of an
@@ -536,7 +522,7 @@ class CorpusIndex:
     def list_exports(self, module: Module) -> tuple[Collection[str], bool]:
         """Return the names in `__all__`, and whether a star import may bind any other public name, too."""
         key = id(module)
-        stated = module.outline.exports
+        stated = module.facts.exports
         if stated is None or not any(name.startswith("*") for name in stated):
             return stated or (), stated is None
         if key not in self._exports:
@@ -557,8 +543,8 @@ class CorpusIndex:
                 holder = self.resolve_alias(module, statement.aliases[0])
                 if not isinstance(holder, Module):
                     return False
-                is_computed = holder.outline.exports is not None and name not in self.list_exports(holder)[0]
-                return is_computed or (not holder.outline_binders(name) and self.is_guessed(holder, name))
+                is_computed = holder.facts.exports is not None and name not in self.list_exports(holder)[0]
+                return is_computed or (not holder.find_binders(name) and self.is_guessed(holder, name))
         return False
 
     def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:

@@ -78,13 +78,12 @@ class Registrations:
                 self._look(module)
         # A statement above the container's own cannot fill it.
         defined = min((statement.number for statement in target.module.find_binders(target.name)), default=0)
-        fillings = [
+        fillings = (
             item
             for item in self._of.get(target, {}).values()
             if item.module in order and (item.module is not target.module or item.statement.number > defined)
-        ]
-        fillings.sort(key=lambda item: (order[item.module], item.statement.number))
-        return [item._replace(statement=item.module.facts.statements[item.statement.number]) for item in fillings]
+        )
+        return sorted(fillings, key=lambda item: (order[item.module], item.statement.number))
 
     def list_unimported(self, target: Definition, root: Module) -> list[StatementNode]:
         """Return the statements with decorators that would fill a container, in files that `root` does not import."""
@@ -109,8 +108,7 @@ class Registrations:
                 self._read.add(module)
                 self._look(module)
         found = (item for item in self._of.get(target, {}).values() if item.module not in order and item.decorators)
-        ordered = sorted(found, key=lambda item: (item.module.file.path, item.statement.number))
-        return [item._replace(statement=item.module.facts.statements[item.statement.number]) for item in ordered]
+        return sorted(found, key=lambda item: (item.module.file.path, item.statement.number))
 
     # -- imports -------------------------------------------------------------------------------------------------
 
@@ -125,7 +123,7 @@ class Registrations:
         """Return the modules that a module imports as it runs, with the packages that contain it and them."""
         if module not in self._imports:
             imported: dict[Module, None] = dict.fromkeys(self._with_packages(module, module.name))
-            for statement in module.outline.statements:
+            for statement in module.facts.statements:
                 if statement.kind in {IMPORT, STAR} and module.is_taken(statement):
                     for alias in statement.aliases:
                         dotted = self._library.absolute_name(module, alias)
@@ -149,7 +147,7 @@ class Registrations:
     # -- one file ------------------------------------------------------------------------------------------------
 
     def _look(self, module: Module) -> None:
-        for statement in module.outline.statements:
+        for statement in module.facts.statements:
             if not module.is_taken(statement):
                 continue
             for index, decorator in enumerate(statement.decorators):
@@ -213,7 +211,7 @@ class Registrations:
 
     def _records(self, head: Definition) -> bool:
         """Return whether a name is called for its side effect: the function of a decorator, or a class."""
-        binders = head.module.outline_binders(head.name)
+        binders = head.module.find_binders(head.name)
         return find_class_facts(head) is not None or any(statement.registers for statement in binders)
 
     # -- what a call changes -------------------------------------------------------------------------------------
