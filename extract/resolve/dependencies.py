@@ -193,10 +193,8 @@ class DependencyGraph:
         """Return the symbols that the line of a file uses that makes an object for a symbol."""
         if isinstance(symbol, ModuleValue):
             return *self.items(symbol).values(), Import("types", "", False, "types")
-        for kind, replacement in _MADE_BY.items():
-            if isinstance(symbol, kind):
-                return (self.ours(replacement),)
-        return ()
+        made_by = _MADE_BY.get(type(symbol))
+        return (self.ours(made_by),) if made_by is not None else ()
 
     def items(self, namespace: ModuleValue) -> dict[str, Symbol]:
         """Return the public classes, functions and constants of a module that is used as a value."""
