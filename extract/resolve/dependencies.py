@@ -1,4 +1,4 @@
-"""Links between statements: the symbols behind the names that each statement of the corpus reads.
+"""Links between statements: the symbols behind the names that each statement of the corpus reads, or why there is none.
 
 Each statement is linked once; all blocks that need it share the result.
 """

@@ -11,7 +11,6 @@ import pickle
 import sys
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
 from pathlib import Path
 
 from pebble import ProcessExpired, ProcessPool
@@ -190,7 +189,6 @@ class _FactsOnly(pickle.Unpickler):
 
 
 def _loads(data: bytes) -> FileFacts:
-    with closing(io.BytesIO(data)) as stream:
-        result = _FactsOnly(stream).load()
+    result = _FactsOnly(io.BytesIO(data)).load()
     assert isinstance(result, FileFacts)
     return result
