@@ -16,7 +16,7 @@ from pathlib import Path
 
 from extract.resolve.modules import CorpusIndex, Module
 from extract.sources import PackageSource
-from extract.sources.contents import list_files, make_source
+from extract.sources.contents import make_source
 from extract.sources.metadata import PackageFacts
 from lemur_core.source.parse import parse_file
 
@@ -116,9 +116,9 @@ def _list_compiled() -> tuple[dict[str, Replacement], dict[str, Replacement]]:
 @functools.cache
 def replacement_source() -> PackageSource:
     """Return the source whose files are our replacements."""
-    files = list_files({path.name: path.read_bytes() for path in _HERE.glob("*.py")}, "extract/standins")
-    facts = PackageFacts(SOURCE_NAME, "", "MIT", ())
-    return make_source(_HERE, files, facts, name=SOURCE_NAME, kind="folder", version="", origin="")
+    python = {path.name: path.read_bytes() for path in _HERE.glob("*.py")}
+    about = {"name": SOURCE_NAME, "kind": "folder", "version": "", "origin": "", "root": _HERE}
+    return make_source(python, PackageFacts(SOURCE_NAME, "", "MIT", ()), within="extract/standins", **about)
 
 
 def replacement_module(library: CorpusIndex, file: str) -> Module:
