@@ -20,12 +20,12 @@ from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
 from extract.proofs.runtime import releases_of
 from extract.proofs.validate import BlockVerdict
+from extract.resolve.dependencies import Reason
 from extract.resolve.discover import Hierarchy, Selected, Selection, TargetClass, discover, select
 from extract.resolve.distributions import read_confirmed
 from extract.resolve.index import NEEDS, FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.runtime_names import RUNTIME_NAMES
-from extract.resolve.symbols import Reason
 from extract.sources import PackageSource, SourceFile, name_apart, open_available, open_source
 from extract.stages import STAGES, PendingBlock, StageContext, choose_form, emit_with_extras, find_lacking_extras
 from lemur_core.files.errors import UserError
@@ -37,7 +37,7 @@ from manifests.folders.manifest import Manifest, Stopwatch
 from manifests.provenance import is_guess
 from manifests.records.corpus import load_corpus
 
-DISCOVERY_VERSION = 2
+DISCOVERY_VERSION = 3
 _MAX_LISTED = 3  # files that are not Python, listed by name
 _FEW_NAMES = 20  # that are looked for in the text of files, before all files are indexed
 _FEW = 5  # maximum number of ambiguous names to list
@@ -70,9 +70,7 @@ class BlockExtractor:
         self.watch.lap("open sources")
         self.index = FactsIndex(policy=self.options.index)
         confirmed = read_confirmed(self.options.distributions)
-        self.library = CorpusIndex(
-            self.facts.sources, self.index.facts, distributions=confirmed, load_outline=self.index.outline
-        )
+        self.library = CorpusIndex(self.facts.sources, self.index.facts, distributions=confirmed)
         self._classes: tuple[TargetClass, ...] | None = None
         self._emitter = Emitter(self.library, self.index, self.facts.sources)
         finder = HintFinder(self.library, self.index, self._emitter)
@@ -177,11 +175,11 @@ class BlockExtractor:
         if stored is not None:
             by_path = self.library.by_path
             return [
-                TargetClass(by_path[source, path], name, own, tuple(outer))
-                for source, path, name, own, outer in json.loads(stored)
+                TargetClass(by_path[source, path], name, tuple(outer))
+                for source, path, name, outer in json.loads(stored)
             ]
         classes = discover(self.library, modules)
-        listed = [(f.module.source.name, f.module.file.path, f.name, f.own_forward, f.outer) for f in classes]
+        listed = [(f.module.source.name, f.module.file.path, f.name, f.outer) for f in classes]
         self.index.remember(key, json.dumps(listed).encode())
         return classes
 

@@ -45,10 +45,9 @@ from extract.recording.source import (
     record_sources,
 )
 from extract.resolve.discover import TargetClass
-from extract.resolve.distributions import list_distributions, make_guess, parse_requirements
+from extract.resolve.distributions import add_versions, list_distributions, make_guess, parse_requirements
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex
-from extract.resolve.requirements import add_versions
 from extract.sources import PackageSource
 from extract.specs.behavior import list_not_shown
 from extract.specs.make import add_rebuild_outcome, positional_names, store_graphs
@@ -534,7 +533,6 @@ def emit_with_extras(
         sources,
         library.load,
         distributions=library.distributions,
-        load_outline=library.load_outline,
         extras=tuple(sorted({text for texts in needs.values() for text in texts})),
     )
     emitter = Emitter(extended, index)

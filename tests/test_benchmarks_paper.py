@@ -21,7 +21,7 @@ from benchmarks.paper import (
 )
 from extract.model import categories
 from extract.model.blocks import read_blocks
-from extract.resolve.symbols import Reason
+from extract.resolve.dependencies import Reason
 from lemur_core.sandbox import Status
 from manifests.folders.manifest import read_manifest
 from tests.builders import extractions

@@ -290,7 +290,7 @@ class HintFinder:
         return outcome if isinstance(outcome, Emitted) and not outcome.fault and not outcome.undefined else None
 
     def _emit_companion(self, wanted: Definition) -> Iterator[CompanionCode]:
-        key, block = (id(wanted.module), wanted.name), TargetClass(wanted.module, wanted.name, False)
+        key, block = (id(wanted.module), wanted.name), TargetClass(wanted.module, wanted.name)
         if key not in self._emitted:
             # A companion that is not closed would fail where the block itself is right.
             self._emitted[key] = self.emit_with(block, ())

@@ -24,29 +24,26 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from typing import Any
 
-from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
-from extract.resolve.discover import TargetClass, find_class_facts
-from extract.resolve.modules import Definition, Module
-from extract.resolve.registrations import post_order
-from extract.resolve.standins import AUTO_CLASS, SOURCE_NAME
-from extract.resolve.symbols import (
+from extract.resolve.dependencies import (
     SUFFIX,
+    DependencyGraph,
     How,
-    ModuleValue,
-    NodeKey,
     Problem,
     Reason,
-    RegistryEntry,
     RegistrySymbol,
-    StatementNode,
+    StatementLinks,
     Symbol,
+    list_kept_blocks,
 )
+from extract.resolve.discover import TargetClass, find_class_facts
+from extract.resolve.modules import Definition, Module
+from extract.resolve.registrations import Entry, NodeKey, StatementNode, post_order
+from extract.resolve.standins import AUTO_CLASS, SOURCE_NAME
 from extract.sources import PackageSource
 from lemur_core.files.markdown import plural
-from lemur_core.source.changes import DynamicLookup, build_pattern, search_at
+from lemur_core.source.changes import DynamicLookup, build_pattern
 from lemur_core.source.facts import AT_DEFINITION, CLASS
-from lemur_core.source.parse import parse_known
-from lemur_core.source.text import Lines, parse_expression
+from lemur_core.source.text import parse_expression
 
 MOST_STATEMENTS = 3_000
 _TOO_MANY = f"needs more than {MOST_STATEMENTS} statements"
@@ -77,7 +74,7 @@ class Closure:
     # Pass 1, and again for everything that pass 2 adds.
     nodes: dict[NodeKey, StatementNode] = field(default_factory=dict)
     symbols: dict[Symbol, None] = field(default_factory=dict)  # all linked symbols, in order of first use
-    entries: dict[tuple[RegistrySymbol, str], RegistryEntry] = field(default_factory=dict)  # of registries, by string
+    entries: dict[tuple[RegistrySymbol, str], Entry] = field(default_factory=dict)  # of registries, by string
     keys: Sequence[tuple[str, PackageSource]] = ()  # further strings that registries may be asked for
     requires: set[str] = field(default_factory=set)
     problems: dict[Problem, None] = field(default_factory=dict)
@@ -121,14 +118,13 @@ def collect(
             symbol = waiting.popleft()
             if symbol not in closure.symbols:
                 closure.symbols[symbol] = None
-                if isinstance(symbol, ModuleValue):
-                    waiting += graph.items(symbol).values()
-                elif isinstance(symbol, Definition):
+                waiting += graph.parts(symbol)
+                if isinstance(symbol, Definition):
                     fresh += graph.members(symbol)
         # Registries last: their entries depend on the strings in all statements.
         elif entries := _list_new_entries(closure, graph):
-            waiting += [entry.symbol for entry in entries if entry.symbol is not None]
-            fresh += [entry.node for entry in entries if entry.symbol is None and entry.node is not None]
+            waiting += [entry for entry in entries if isinstance(entry, Definition)]
+            fresh += [entry for entry in entries if isinstance(entry, StatementNode)]
         else:
             return
     closure.problems[Problem(Reason.TOO_LARGE, f"{_TOO_MANY} of its source")] = None
@@ -182,7 +178,7 @@ def _whole_try(node: StatementNode) -> Iterator[StatementNode]:
                     yield StatementNode(node.module, other)
 
 
-def _list_new_entries(closure: Closure, graph: DependencyGraph) -> list[RegistryEntry]:
+def _list_new_entries(closure: Closure, graph: DependencyGraph) -> list[Entry]:
     """Return the new entries of the closure's registries under the strings that the closure contains."""
     new = []
     for registry in [symbol for symbol in closure.symbols if isinstance(symbol, RegistrySymbol)]:
@@ -252,7 +248,7 @@ def _list_configurations(graph: DependencyGraph, node: StatementNode) -> Iterato
     symbols = [link.symbol for links in graph.iter_links(node) for link in links.links]
     yield from (symbol for symbol in symbols if isinstance(symbol, Definition) and symbol.name.endswith(SUFFIX))
     if graph.ours(AUTO_CLASS) in symbols:
-        known = graph.config_resolver.by_type(node.module.source)
+        known = graph.configurations(node.module.source)
         yield from (known[word] for word in dict.fromkeys(graph.words(node)) if word in known)
 
 
@@ -268,22 +264,12 @@ def _add_by_strings(closure: Closure, graph: DependencyGraph) -> None:
         return
     words = sorted({word for node in closure.nodes.values() for word in graph.words(node)})
     for node in searching:
-        lookups = graph.parse_once(node.module, _list_lookups)
-        for at in sorted(lookups):
+        for at, lookup in sorted(node.module.lookups.items()):
             if node.statement.start <= at < node.statement.end:
-                lookup = lookups[at]
                 if lookup.kind in {"globals", "eval"}:
                     _add_names(closure, graph, node, lookup, words)
                 elif not _is_of_runtime(graph, node, lookup):
                     _note_search(closure, node, lookup, [], [], whole=False)
-
-
-def _list_lookups(module: Module) -> dict[int, DynamicLookup]:
-    """Return the lookups of code by strings in a file, by their offsets."""
-    tree, text, _ = parse_known(module.text)
-    lines = Lines(text)
-    lookups = (search_at(node) for node in ast.walk(tree))
-    return {lines.span(lookup.node)[0]: lookup for lookup in lookups if lookup is not None}
 
 
 def _is_of_runtime(graph: DependencyGraph, node: StatementNode, lookup: DynamicLookup) -> bool:

@@ -32,25 +32,23 @@ from extract.emit.render import (
     describe_files,
     wrap,
 )
-from extract.resolve.dependencies import DependencyGraph
+from extract.resolve.dependencies import (
+    DependencyGraph,
+    FileName,
+    How,
+    ModuleValue,
+    OptionalPackage,
+    Reason,
+    RegistrySymbol,
+    Undefined,
+)
 from extract.resolve.discover import TargetClass
 from extract.resolve.distributions import find_requirement, is_required, make_guess
 from extract.resolve.index import FactsIndex
 from extract.resolve.modules import CorpusIndex, Definition
+from extract.resolve.registrations import NodeKey, StatementNode
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.standins import NOT_DEFINED, NOT_INSTALLED, REGISTRY, SOURCE_NAME, replacement_source
-from extract.resolve.symbols import (
-    FileName,
-    How,
-    ModuleValue,
-    NodeKey,
-    OptionalPackage,
-    Reason,
-    Registries,
-    RegistrySymbol,
-    StatementNode,
-    Undefined,
-)
 from extract.sources import PackageSource
 from lemur_core.files.foreign import comment_lines
 from lemur_core.sandbox.cached import code_digest
@@ -104,7 +102,7 @@ class Emitter:
     """
 
     def __init__(self, library: CorpusIndex, index: FactsIndex, kept: Sequence[PackageSource] | None = None) -> None:
-        self.graph = DependencyGraph(library, Registries(library, index))
+        self.graph = DependencyGraph(library, index)
         self._index, self._kept = index, kept
 
     @cached_property
@@ -238,9 +236,9 @@ def _resolutions(closure: Closure) -> tuple[str, ...]:
         if location not in ways or how.confidence < ways[location].confidence:
             ways[location] = how
     for entry in closure.entries.values():
-        if entry.symbol is not None:
-            ways[f"{entry.module.source.name}::{entry.module.name}.{entry.symbol.name}"] = How.REGISTRY
-    return tuple(f"{location} [{ways[location]}, {ways[location].confidence:.2f}]" for location in sorted(ways))
+        if isinstance(entry, Definition):
+            ways[f"{entry.module.source.name}::{entry.module.name}.{entry.name}"] = How.REGISTRY
+    return tuple(f"{location} [{ways[location]}]" for location in sorted(ways))
 
 
 def _list_late_imports(closure: Closure, graph: DependencyGraph) -> set[Import]:
@@ -296,9 +294,9 @@ def _fillings(closure: Closure, names: BlockNames) -> dict[NodeKey, str]:
             last[definition] = max(node.key, last.get(definition, node.key))
     by_statement: dict[NodeKey, set[str]] = {}
     for (where, key), entry in closure.entries.items():
-        if entry.symbol is not None:
-            line = f"{names.of[where]}.register_module({key.rpartition('.')[2]!r}, module={names.of[entry.symbol]})"
-            by_statement.setdefault(last[entry.symbol], set()).add(line)
+        if isinstance(entry, Definition):
+            line = f"{names.of[where]}.register_module({key.rpartition('.')[2]!r}, module={names.of[entry]})"
+            by_statement.setdefault(last[entry], set()).add(line)
     return {key: "\n".join(sorted(lines)) for key, lines in by_statement.items()}
 
 

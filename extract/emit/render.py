@@ -12,15 +12,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from extract.emit.closure import Closure, StatementGroup, shorten
-from extract.resolve.dependencies import DependencyGraph, StatementLinks, list_kept_blocks
-from extract.resolve.distributions import is_stated
-from extract.resolve.modules import Definition, External, Missing, Module, Target
-from extract.resolve.symbols import (
+from extract.resolve.dependencies import (
+    DependencyGraph,
     FileName,
     OptionalPackage,
+    StatementLinks,
     Symbol,
     Undefined,
+    list_kept_blocks,
 )
+from extract.resolve.distributions import is_stated
+from extract.resolve.modules import Definition, External, Missing, Module, Target
 from lemur_core.files.markdown import plural
 from lemur_core.source.facts import IMPORT, IN_ANNOTATION, Alias, LocalImport, Statement
 from lemur_core.source.scopes import BUILTINS, fresh_name

@@ -30,9 +30,8 @@ from extract.model.blocks import find, find_code
 from extract.model.results import Options, RunFacts, at_least, code_columns
 from extract.proofs.minimize import list_requirements
 from extract.proofs.runtime import PROVIDED, BlockRuntime, releases_of, runtime_for
-from extract.resolve.distributions import is_stated, read_confirmed
+from extract.resolve.distributions import is_stated, list_imports, read_confirmed
 from extract.resolve.modules import FOUNDATION, RUNTIME
-from extract.resolve.requirements import list_imports
 from extract.resolve.standins import replacement_source
 from extract.sources import PackageSource
 from extract.specs.behavior import list_not_shown

@@ -1,19 +1,25 @@
 """Writer of the extraction folder: closed files, table, specs, requirements, report, and the manifest last."""
 
+import ast
 import hashlib
+import importlib.metadata
 import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from extract.folder.chat import build_chat
 from extract.folder.page import FACED
 from extract.model.results import Result, RunFacts, at_least, count_rows
-from extract.resolve.requirements import requirements_text
+from extract.resolve.distributions import add_versions, list_imports
+from extract.resolve.modules import RUNTIME, list_packages
+from extract.resolve.standins import replacement_source
 from extract.sources import PackageSource
 from extract.specs.make import write_specs
 from extract.specs.splits import assign_splits, write_spec_tables
@@ -27,6 +33,8 @@ from manifests.conversations import write_chat_tables
 from manifests.folders.manifest import Input, Manifest, Stopwatch, package_versions
 from manifests.folders.tables import write_table
 from manifests.provenance import FULL, NAMES, REQUIREMENTS, SPECS, TABLE, get_minimized_path
+from manifests.provenance.licenses import is_permissive
+from manifests.provenance.swhid import qualify_swhid
 from manifests.records import SPLITS, Block, Spec, SpecChatDrop, SpecChatRow, arrow_schema
 
 #: Fields of each source in the manifest, in addition to the number of its files.
@@ -215,3 +223,107 @@ def _write_dataset(
         tables |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = chat.counts()
     return tables, counts
+
+
+# --- `required_repos.json`: the requirements of each closed file, and the origin of every part of it ------------------
+
+# Requirements are PEP 508, with the versions that the source states, if any; `runtime` holds the exact versions of the
+# declared runtime in which the blocks were validated. Locations are SWHIDs: `swh:1:cnt:` of each file, qualified by the
+# origin, the source as anchor, path and lines, and `swh:1:rev:` or `swh:1:dir:` of the source (a `dir` covers the
+# Python files that were read, without tests, docs and examples).
+
+FORMAT = 1
+
+_Files = Sequence[tuple[str, str]]
+
+_IMPORT = re.compile(rf"^([ \t]*)(?:import|from)[ \t]+({'|'.join(RUNTIME)})\b", re.MULTILINE)
+
+
+def runtime_versions() -> dict[str, str]:
+    """Return the installed versions of the declared runtime, without local build labels."""
+    return {name: Version(importlib.metadata.version(name)).public for name in RUNTIME}
+
+
+def requirements_text(
+    rows: Iterable[Block], files_of_block: Mapping[str, _Files], sources: Sequence[PackageSource]
+) -> str:
+    """Return the text of the file: one JSON object, with one line for each block that has code, in row order.
+
+    Args:
+        files_of_block: (source, path) of every file that a block was extracted from, by block.
+        sources: the opened sources; our own replacements need not be among them.
+    """
+    by_name = {source.name: source for source in (replacement_source(), *sources)}
+    blobs = {name: {file.path: file.blob for file in source.files} for name, source in by_name.items()}
+    runtime = runtime_versions()
+    paths_used: dict[str, set[str]] = {}
+    blocks = []
+    for row in rows:
+        if row.code is None:
+            continue
+        files = files_of_block.get(row.block) or ((row.source, row.path),)
+        for name, path in files:
+            paths_used.setdefault(name, set()).add(path)
+        blocks.append(_block_entry(row, files, by_name))
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "runtime": runtime,
+        "sources": {name: _source_entry(by_name[name]) for name in by_name if name in paths_used},
+        "files": {
+            name: {path: f"swh:1:cnt:{blobs[name][path]}" for path in sorted(paths_used[name])}
+            for name in by_name
+            if name in paths_used
+        },
+    }
+    lines = [
+        f" {json.dumps(key)}: {json.dumps(value, indent=1, ensure_ascii=False)},".replace("\n", "\n ")
+        for key, value in header.items()
+    ]
+    entries = ",\n".join("  " + json.dumps(entry, ensure_ascii=False) for entry in blocks)
+    return "\n".join(["{", *lines, ' "blocks": [', *([entries] if entries else []), " ]", "}", ""])
+
+
+def list_runtime_imports(code: str) -> set[str]:
+    """Return the packages of the declared runtime that a file imports, including imports inside functions."""
+    packages = {match[2] for match in _IMPORT.finditer(code) if not match[1]}
+    # Parsing costs more than the search, so it is left for imports in a function, or only in a docstring.
+    if any(match[2] not in packages for match in _IMPORT.finditer(code)):
+        packages |= {name.partition(".")[0] for name, _ in list_imports(ast.parse(code))} & set(RUNTIME)
+    return packages
+
+
+def _block_entry(row: Block, files: _Files, by_name: Mapping[str, PackageSource]) -> dict[str, object]:
+    source = by_name[row.source]
+    runtime = list_runtime_imports(row.code or "") | {"torch"}  # the class is an nn.Module, however that is imported
+    paths: dict[str, list[str]] = {row.source: []}
+    for name, path in files:
+        paths.setdefault(name, []).append(path)
+    sources = [by_name[name] for name in paths]
+    return {
+        "block": row.block,
+        "requires": [*add_versions(runtime, sources), *add_versions(row.requires, sources)],
+        "origin": source.origin or None,
+        "swhid": qualify_swhid(
+            row.swhid,
+            origin=source.origin,
+            anchor=source.swhid,
+            path=f"/{row.path}",
+            lines=(row.start_line, row.end_line),
+        ),
+        "source_swhid": source.swhid,
+        "license": row.license,
+        "made_from": {name: used for name, used in paths.items() if used},
+    }
+
+
+def _source_entry(source: PackageSource) -> dict[str, object]:
+    return {
+        "kind": source.kind,
+        "version": source.version or None,
+        "origin": source.origin or None,
+        "swhid": source.swhid,
+        "digest": source.digest,
+        "license": source.license,
+        "permissive": is_permissive(source.license),
+        "packages": sorted(list_packages(source)),
+    }

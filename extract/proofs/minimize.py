@@ -27,9 +27,8 @@ from extract.emit.emit import Emitted
 from extract.emit.render import describe_changes, describe_files, wrap
 from extract.model.results import code_columns
 from extract.proofs.visit import SIGN, Signed, Visit, Watched
-from extract.resolve.distributions import find_requirement
+from extract.resolve.distributions import find_requirement, list_imports
 from extract.resolve.modules import RUNTIME
-from extract.resolve.requirements import list_imports
 from lemur_core.files.foreign import decode_python
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress

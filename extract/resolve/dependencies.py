@@ -1,4 +1,4 @@
-"""Links between statements: the symbols behind the names that each statement of the corpus reads.
+"""Links between statements: the symbols behind the names that each statement of the corpus reads, or why there is none.
 
 Each statement is linked once; all blocks that need it share the result.
 """
@@ -6,14 +6,16 @@ Each statement is linked once; all blocks that need it share the result.
 import ast
 import re
 import textwrap
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from enum import StrEnum
+from typing import NamedTuple
 
-from extract.resolve.discover import find_class_facts, follow
+from extract.resolve.discover import find_class_facts, list_bases
 from extract.resolve.distributions import is_required, is_stated
+from extract.resolve.index import FactsIndex
 from extract.resolve.modules import RUNTIME, CorpusIndex, Definition, External, Missing, Module, Target, is_extension
-from extract.resolve.registrations import Registrations
+from extract.resolve.registrations import Registrations, Registries, StatementNode
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.resolve.standins import (
     DEFINITIONS,
@@ -26,21 +28,7 @@ from extract.resolve.standins import (
     find_operator,
     replacement_module,
 )
-from extract.resolve.symbols import (
-    ConfigResolver,
-    FileName,
-    How,
-    ModuleValue,
-    NameLink,
-    OptionalPackage,
-    Problem,
-    Reason,
-    Registries,
-    RegistrySymbol,
-    StatementNode,
-    Symbol,
-    Undefined,
-)
+from extract.sources import PackageSource
 from lemur_core.source.facts import (
     ASSIGN,
     AT_CALL,
@@ -62,7 +50,105 @@ _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
 _TORCH_OPS = frozenset(
     "aten prims quantized profiler c10d symm_mem higher_order loaded_libraries load_library".split()  # noqa: SIM905
 )
-T = TypeVar("T")
+#: End of the names of configuration classes.
+SUFFIX = "Config"
+_TYPED = re.compile(rb'^class (\w+)|^    model_type(?:\s*:[^=\n]*)?\s*=\s*"(\w+)"', re.MULTILINE)
+
+
+class RegistrySymbol(NamedTuple):
+    """A registry object; the file gets a small replacement that holds the classes it names."""
+
+    module: Module
+    name: str
+
+
+class OptionalPackage(NamedTuple):
+    """An optional package, treated as not installed."""
+
+    package: str
+    bound: str
+
+
+class Undefined(NamedTuple):
+    """A name that the file reads but nothing binds: the code fails as soon as it uses the name."""
+
+    bound: str
+
+
+class ModuleValue(NamedTuple):
+    """A module of the corpus that is used as a value when code is called: `getattr(layers, name)`, `vars(layers)`."""
+
+    module: Module
+
+    @property
+    def name(self) -> str:
+        """Last part of the module's name."""
+        return self.module.name.rpartition(".")[2]
+
+
+class FileName(NamedTuple):
+    """The `__name__` of a module, which its definitions have as their `__module__`: in a block that of the file."""
+
+    name: str = "__name__"
+
+
+Symbol = Definition | Import | RegistrySymbol | OptionalPackage | Undefined | ModuleValue | FileName
+
+
+class Reason(StrEnum):
+    """Reasons why a class cannot become a block."""
+
+    UNRESOLVED_NAME = "unresolved_name"
+    UNRESOLVED_IMPORT = "unresolved_import"
+    NATIVE_OP = "native_op"
+    DYNAMIC_MODULE = "dynamic_module"
+    TOO_LARGE = "too_large"
+    NEWER_PYTHON = "newer_python"
+    NESTED_CLASS = "nested_class"
+
+
+class Problem(NamedTuple):
+    """One thing in a statement that cannot be resolved."""
+
+    reason: Reason
+    detail: str
+
+
+class How(StrEnum):
+    """How a name was resolved, with the confidence of that; the most certain first."""
+
+    SAME_FILE = "same file, 1.00"
+    DIRECT_IMPORT = "direct import, 1.00"
+    RE_EXPORT = "re-export, 1.00"
+    QUALIFIED = "qualified name, 1.00"
+    STAR = "star import, 0.95"
+    COMPUTED_STAR = "star import of a computed __all__, 0.80"
+    LAZY_PACKAGE = "lazy package, 0.90"
+    STAND_IN = "stand-in, 0.90"
+    REGISTRY = "registry, 0.80"
+    HEURISTIC = "heuristic, 0.50"
+
+    @property
+    def confidence(self) -> float:
+        """In 0..1."""
+        return float(self.rpartition(" ")[2])
+
+
+class NameLink(NamedTuple):
+    """A read of a name and its target: the symbol represents the name and `consumed` attributes after it."""
+
+    use: Use
+    symbol: Symbol
+    consumed: int
+    how: How
+
+
+#: What makes the object for a symbol of each kind.
+_MADE_BY: Mapping[type, Replacement] = {
+    OptionalPackage: NOT_INSTALLED,
+    Undefined: NOT_DEFINED,
+    RegistrySymbol: REGISTRY,
+}
 
 
 @dataclass
@@ -84,15 +170,14 @@ class StatementLinks:
 class DependencyGraph:
     """Dependency graph: the statements of a whole library and the links between them."""
 
-    def __init__(self, library: CorpusIndex, registries: Registries) -> None:
+    def __init__(self, library: CorpusIndex, index: FactsIndex) -> None:
         self.library = library
-        self.registries = registries
+        self.registries = Registries(library, index)
         self.registrations = Registrations(library)
-        self.config_resolver = ConfigResolver(library)
+        self._configurations: dict[str, dict[str, Definition]] = {}
         self._links: dict[tuple[Module, int, frozenset[int]], StatementLinks] = {}
         self._block_links: dict[tuple[Module, int], StatementLinks] = {}
         self._members: dict[Symbol, tuple[StatementNode, ...]] = {}
-        self._parsed: dict[Module, Any] = {}
 
     # -- members -------------------------------------------------------------------------------------------------
 
@@ -104,6 +189,13 @@ class DependencyGraph:
             self._members[symbol] = tuple(StatementNode(module, statements[number]) for number in sorted(statements))
         return self._members[symbol]
 
+    def parts(self, symbol: Symbol) -> tuple[Symbol, ...]:
+        """Return the symbols that the line of a file uses that makes an object for a symbol."""
+        if isinstance(symbol, ModuleValue):
+            return *self.items(symbol).values(), Import("types", "", False, "types")
+        made_by = _MADE_BY.get(type(symbol))
+        return (self.ours(made_by),) if made_by is not None else ()
+
     def items(self, namespace: ModuleValue) -> dict[str, Symbol]:
         """Return the public classes, functions and constants of a module that is used as a value."""
         symbols: dict[str, Symbol] = {}
@@ -112,6 +204,21 @@ class DependencyGraph:
             if isinstance(target, Definition):
                 symbols[name] = self.symbol(target)
         return symbols
+
+    def configurations(self, source: PackageSource) -> Mapping[str, Definition]:
+        """Return the configurations of a source that have a model type, by model type; the first by path wins.
+
+        For example, `GateConfig` with the model type "gate".
+        """
+        if source.name not in self._configurations:
+            found = self._configurations[source.name] = {}
+            for module in [module for module in self.library.by_path.values() if module.source is source]:
+                name = ""
+                for kind, typed in _TYPED.findall(source.read_text(module.file)):
+                    name = kind.decode() or name
+                    if typed and name.endswith(SUFFIX):
+                        found.setdefault(typed.decode(), Definition(module, name))
+        return self._configurations[source.name]
 
     # -- links ---------------------------------------------------------------------------------------------------
 
@@ -135,13 +242,6 @@ class DependencyGraph:
         """Yield the names that appear in quotes in a statement."""
         for match in _QUOTED.finditer(node.module.text, node.statement.start, node.statement.end):
             yield match[1].decode()
-
-    def parse_once(self, module: Module, parse: Callable[[Module], T]) -> T:
-        """Return the result of a parser on a file, which is cached for other blocks."""
-        if module not in self._parsed:
-            self._parsed[module] = parse(module)
-        result: T = self._parsed[module]
-        return result
 
     def iter_links(self, node: StatementNode) -> Iterator[StatementLinks]:
         """Yield the links of a statement and of the blocks kept around it."""
@@ -183,10 +283,11 @@ class DependencyGraph:
         # Inside a `try` that stays, the decorator is to fail.
         tried = any(module.facts.blocks[number].kind == "try" for number in list_kept_blocks(module, statement))
         for decorator in statement.decorators if statement.kind == FUNCTION and not tried else ():
-            package = self._find_absent(module, decorator.chain[0]) if decorator.chain else None
-            if package is not None and decorator not in result.dropped:
-                result.absent.append((decorator, package))
-                result.glue += [package, self.ours(NOT_INSTALLED)]
+            name = decorator.chain[0] if decorator.chain and decorator not in result.dropped else ""
+            head = self.library.lookup(module, name) if name else None
+            if isinstance(head, External) and not head.runtime and self._is_absent(module, name, head):
+                result.absent.append((decorator, OptionalPackage(head.package, name)))
+                result.glue.append(result.absent[-1][1])
         unread = [*result.dropped, *(decorator for decorator, _ in result.absent)]
         for use in statement.uses:
             # The names that such a decorator reads are not needed.
@@ -234,22 +335,16 @@ class DependencyGraph:
         native = self._native_link(module, use, target, consumed)
         if native is not None:
             result.links.append(native) if isinstance(native, NameLink) else result.problems.append(native)
-            if isinstance(native, NameLink) and isinstance(native.symbol, OptionalPackage):
-                result.glue.append(self.ours(NOT_INSTALLED))
             return
         if isinstance(target, Definition):
-            symbol = self.symbol(target)
-            if isinstance(symbol, RegistrySymbol):
-                result.glue.append(self.registry_class)
-            result.links.append(NameLink(use, symbol, consumed, self._find_how(module, use, target, consumed, alias)))
+            how = self._find_how(module, use, target, consumed, alias)
+            result.links.append(NameLink(use, self.symbol(target), consumed, how))
         elif isinstance(target, External):
             if (package := _read_operator(use, target)[:1]) and package[0] in RUNTIME:
                 result.glue.append(Import(package[0], "", False, package[0]))  # the import registers its operators
             for link in self._link_external(module, use, target, consumed, alias):
                 result.links.append(link)
-                if isinstance(link.symbol, OptionalPackage):
-                    result.glue.append(self.ours(NOT_INSTALLED))
-                elif isinstance(link.symbol, Import) and not self.library.is_runtime(link.symbol.package):
+                if isinstance(link.symbol, Import) and not self.library.is_runtime(link.symbol.package):
                     result.requires.add(self.library.import_name(module.source, link.symbol.package))
                     if use.when == AT_CALL and not is_required(module.source.requires, link.symbol.package):
                         result.glue.append(self.ours(NOT_INSTALLED))
@@ -258,11 +353,9 @@ class DependencyGraph:
             result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
         elif isinstance(target, Module):
             result.links.append(NameLink(use, ModuleValue(target), consumed, How.HEURISTIC))
-            result.glue.append(Import("types", "", False, "types"))
         elif use.when == AT_CALL and use.local < 0 and self.library.lacks(module, use.name):
             # The original fails here, too, but perhaps in a branch that never runs, so this does not reject the class.
             result.links.append(NameLink(use, Undefined(use.name), 0, How.SAME_FILE))
-            result.glue.append(self.ours(NOT_DEFINED))
         elif module.find_binders(use.name) or use.local >= 0:
             what = f"{_locate(module, use)}: {'.'.join((use.name, *use.attributes))}: {target.where}"
             result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, what))
@@ -290,7 +383,7 @@ class DependencyGraph:
         if self.registries.contains(target):
             return RegistrySymbol(*self.registries.canonical(target))
         if self.registries.is_class(target):
-            return self.registry_class
+            return self.ours(REGISTRY)
         if target.module.source.name != SOURCE_NAME:
             facts = find_class_facts(target)
             replacement = find_definition(target.name, [base[-1] for base in facts.bases if base] if facts else ())
@@ -299,11 +392,6 @@ class DependencyGraph:
             if replacement is not None and replacement.has <= shape.union(facts.methods if facts else ()):
                 return self.ours(replacement)
         return target
-
-    @property
-    def registry_class(self) -> Definition:
-        """Our replacement for registry classes."""
-        return self.ours(REGISTRY)
 
     def ours(self, replacement: Replacement) -> Definition:
         """Return one of our replacements as a symbol."""
@@ -444,13 +532,6 @@ class DependencyGraph:
             return len(rest) == 1 and self.registrations.has_registering_method(target, rest[0])
         return all(s.kind == FUNCTION and s.registers for s in target.module.find_binders(target.name))
 
-    def _find_absent(self, module: Module, name: str) -> OptionalPackage | None:
-        """Return the package outside the runtime that a name is imported from, if it is taken as not installed."""
-        target = self.library.lookup(module, name)
-        if not isinstance(target, External) or target.runtime or not self._is_absent(module, name, target):
-            return None
-        return OptionalPackage(target.package, name)
-
     def _is_absent(self, module: Module, name: str, target: External) -> bool:
         """Return whether a package is taken as not installed where a name is imported from it."""
         if target.optional:
@@ -464,9 +545,8 @@ class DependencyGraph:
 
     def _is_configuration(self, module: Module, statement: Statement) -> bool:
         """Return whether a class derives from our replacement for configurations; it needs no validating decorators."""
-        bases = [base for c in module.facts.classes if c.statement == statement.number for base in c.bases if base]
-        targets = [follow(self.library, module, base) for base in bases]
-        ours = [DEFINITIONS.get(target.name) for target in targets if isinstance(target, Definition)]
+        bases = list_bases(self.library, Definition(module, statement.binds[0]))
+        ours = [DEFINITIONS.get(base.name) for base in bases]
         return any(definition is not None and definition.name == "PreTrainedConfig" for definition in ours)
 
 

@@ -17,7 +17,6 @@ class TargetClass:
 
     module: Module
     name: str
-    own_forward: bool
     outer: tuple[str, ...] = ()  # names of the classes and functions around it
 
     @property
@@ -83,14 +82,14 @@ class Hierarchy:
             if not module.facts.statements[facts.statement].path:
                 classes.pop(facts.name, None)
             if is_module and has_forward and not abstract:
-                classes[facts.name] = TargetClass(module, facts.name, "forward" in facts.methods)
+                classes[facts.name] = TargetClass(module, facts.name)
         return [*classes.values(), *self._find_nested(module)]
 
     def explain_absence(self, modules: Iterable[Module], name: str) -> str:
         """Return why a name, bare or qualified or a block's id, is of no class that can become a block."""
         for module in modules:
             for facts in module.facts.classes:
-                found = TargetClass(module, facts.name, own_forward=False)
+                found = TargetClass(module, facts.name)
                 is_module, has_forward, abstract = self._classify(module, facts)
                 if name not in (found.name, found.qualname, found.block) or (
                     is_module and has_forward and not abstract
@@ -112,7 +111,7 @@ class Hierarchy:
                 is_module, has_forward = is_module or above[0], has_forward or above[1]
             siblings[outer, facts.name] = is_module, has_forward, abstract
             if is_module and has_forward and not abstract:
-                yield TargetClass(module, facts.name, "forward" in facts.methods, outer)
+                yield TargetClass(module, facts.name, outer)
 
     def _classify(self, module: Module, facts: ClassFacts) -> tuple[bool, bool, bool]:
         """Return whether a class is an nn.Module, defines its own forward, and leaves that abstract."""
@@ -153,9 +152,16 @@ class Hierarchy:
 def find_class_facts(definition: Definition) -> ClassFacts | None:
     """Return the facts of the class that a definition binds; the last, if branches define several."""
     module = definition.module
-    named = [facts for facts in module.outline.classes if facts.name == definition.name]
-    taken = (facts for facts in reversed(named) if module.is_taken(module.outline.statements[facts.statement]))
+    named = [facts for facts in module.facts.classes if facts.name == definition.name]
+    taken = (facts for facts in reversed(named) if module.is_taken(module.facts.statements[facts.statement]))
     return next(taken, None)
+
+
+def list_bases(library: CorpusIndex, target: Definition) -> list[Definition]:
+    """Return the base classes of a class that the corpus has, in order; none for what is no class."""
+    facts = find_class_facts(target)
+    bases = [follow(library, target.module, base) for base in facts.bases if base] if facts is not None else []
+    return [base for base in bases if isinstance(base, Definition) and base != target]
 
 
 def follow(library: CorpusIndex, module: Module, chain: Sequence[str]) -> Target:
@@ -226,13 +232,19 @@ def select(
     chosen = [item for item in classes if _is_in_scope(item, wanted)]
     if classes and not chosen:
         raise UserError("no class matches all of --repo, --path and --symbol; omit one of them")
-    missing: list[str] = []
+    missing: dict[str, str] = {}
     others: dict[str, tuple[str, ...]] = {}
     if wanted.names:
-        chosen, missing, others = _select_by_name(chosen, wanted.names)
-        if not chosen:
-            near = _near(wanted.names[0], classes)
-            raise UserError(f"{wanted.names[0]}: {explain(wanted.names[0])}{near}")
+        by_key: dict[str, list[TargetClass]] = {}
+        for item in sorted(chosen, key=lambda item: bool(item.outer)):  # a bare name prefers classes at module level
+            for key in {item.name, item.qualname, item.block}:
+                by_key.setdefault(key, []).append(item)
+        found = [by_key[name] for name in dict.fromkeys(wanted.names) if name in by_key]
+        if not found:
+            raise UserError(f"{wanted.names[0]}: {explain(wanted.names[0])}{_near(wanted.names[0], classes)}")
+        missing = {name: f"{explain(name)}{_near(name, classes)}" for name in wanted.names if name not in by_key}
+        others = {name: tuple(f.block for f in by_key[name][1:]) for name in wanted.names if by_key.get(name, ())[1:]}
+        chosen = list({first.block: first for first, *_ in found}.values())
     if wanted.start_from is not None:
         named = (n for n, item in enumerate(chosen) if wanted.start_from in (item.name, item.qualname, item.block))
         position = next(named, None)
@@ -240,9 +252,7 @@ def select(
             near = _near(wanted.start_from, chosen)
             raise UserError(f"--start-from {wanted.start_from}: not among the classes{near}")
         chosen = chosen[position:]
-    return Selected(
-        tuple(chosen[: wanted.limit]), {name: f"{explain(name)}{_near(name, classes)}" for name in missing}, others
-    )
+    return Selected(tuple(chosen[: wanted.limit]), missing, others)
 
 
 def _is_in_scope(item: TargetClass, wanted: Selection) -> bool:
@@ -253,27 +263,6 @@ def _is_in_scope(item: TargetClass, wanted: Selection) -> bool:
         return False
     names = (item.name, item.qualname)
     return not wanted.symbols or any(fnmatch.fnmatchcase(n, pattern) for pattern in wanted.symbols for n in names)
-
-
-def _select_by_name(
-    classes: Iterable[TargetClass], names: Sequence[str]
-) -> tuple[list[TargetClass], list[str], dict[str, tuple[str, ...]]]:
-    by_key: dict[str, list[TargetClass]] = {}
-    for item in sorted(classes, key=lambda item: bool(item.outer)):  # a bare name prefers classes at module level
-        for key in dict.fromkeys((item.name, item.qualname, item.block)):
-            by_key.setdefault(key, []).append(item)
-    chosen: dict[str, TargetClass] = {}
-    missing = []
-    others = {}
-    for name in dict.fromkeys(names):
-        have = by_key.get(name, [])
-        if not have:
-            missing.append(name)
-            continue
-        chosen.setdefault(have[0].block, have[0])
-        if len(have) > 1:
-            others[name] = tuple(item.block for item in have[1:])
-    return list(chosen.values()), missing, others
 
 
 def _near(name: str, classes: Iterable[TargetClass]) -> str:

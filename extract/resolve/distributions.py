@@ -12,9 +12,10 @@ The marker makes every installer skip it. What a wheel really contains is checke
 Source: https://packaging.python.org/specifications/core-metadata/#provides-dist-multiple-use (no release states it)
 """
 
+import ast
 import functools
-import re
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -22,9 +23,27 @@ from packaging.utils import canonicalize_name
 from lemur_core.files.errors import UsageError
 from manifests.provenance import GUESS, is_guess
 
-#: Packages of the field whose distribution has the same name, with a dash for an underscore.
-_SAME_NAME: frozenset[str] = frozenset(
-    """
+if TYPE_CHECKING:  # options are read without opening sources
+    from extract.sources import PackageSource
+
+#: Packages of the field and their distributions, the most common first; without them, that of the same name, with a
+#: dash for an underscore.
+_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    package: tuple(names.split(",")) if names else (package.replace("_", "-"),)
+    for package, _, names in (
+        word.partition("=")
+        for word in """
+    attr=attrs Bio=biopython bs4=beautifulsoup4 cc3d=connected-components-3d cleanfid=clean-fid clip=openai-clip
+    Crypto=pycryptodome cupy=cupy-cuda12x
+    cv2=opencv-python,opencv-python-headless,opencv-contrib-python,opencv-contrib-python-headless
+    dateutil=python-dateutil dotenv=python-dotenv faiss=faiss-cpu,faiss-gpu fitz=pymupdf git=gitpython
+    google=protobuf haiku=dm-haiku hydra=hydra-core imblearn=imbalanced-learn imwatermark=invisible-watermark
+    mmaction=mmaction2 mmcv=mmcv,mmcv-lite,mmcv-full mmseg=mmsegmentation mpl_toolkits=matplotlib
+    neuralop=neuraloperator nrrd=pynrrd open_clip=open-clip-torch OpenGL=pyopengl osgeo=gdal
+    parselmouth=praat-parselmouth PIL=pillow pkg_resources=setuptools<81 pl_bolts=lightning-bolts
+    pynvml=nvidia-ml-py pyro=pyro-ppl pywt=pywavelets ruamel=ruamel.yaml scvi=scvi-tools skimage=scikit-image
+    skbase=scikit-base sklearn=scikit-learn sklearn_extra=scikit-learn-extra sksparse=scikit-sparse
+    taming=taming-transformers tree=dm-tree turbojpeg=pyturbojpeg umap=umap-learn yaml=pyyaml
     accelerate addict albumentations alphafold3_pytorch anndata annoy arviz ase asteroid audioread av
     axial_positional_embedding batchgenerators beartype bitsandbytes blobfile blosc boto3 botorch bottleneck
     braindecode brisque calflops captum cartopy causal_conv1d cellpose cftime chex clearml click cloudpickle
@@ -55,26 +74,6 @@ _SAME_NAME: frozenset[str] = frozenset(
     visdom vit_pytorch vtk wandb webcolors webdataset x_transformers xarray xformers xgboost xlrd yacs yapf zarr
     zstandard
     """.split()  # noqa: SIM905 (one line for each says no more)
-)
-
-#: Packages with another distribution than their name; the most common first.
-_OTHER_NAME: Mapping[str, tuple[str, ...]] = {
-    package: tuple(names.split(","))
-    for package, names in re.findall(
-        r"(\w+)=(\S+)",
-        """
-    attr=attrs Bio=biopython bs4=beautifulsoup4 cc3d=connected-components-3d cleanfid=clean-fid clip=openai-clip
-    Crypto=pycryptodome cupy=cupy-cuda12x
-    cv2=opencv-python,opencv-python-headless,opencv-contrib-python,opencv-contrib-python-headless
-    dateutil=python-dateutil dotenv=python-dotenv faiss=faiss-cpu,faiss-gpu fitz=pymupdf git=gitpython
-    google=protobuf haiku=dm-haiku hydra=hydra-core imblearn=imbalanced-learn imwatermark=invisible-watermark
-    mmaction=mmaction2 mmcv=mmcv,mmcv-lite,mmcv-full mmseg=mmsegmentation mpl_toolkits=matplotlib
-    neuralop=neuraloperator nrrd=pynrrd open_clip=open-clip-torch OpenGL=pyopengl osgeo=gdal
-    parselmouth=praat-parselmouth PIL=pillow pkg_resources=setuptools<81 pl_bolts=lightning-bolts
-    pynvml=nvidia-ml-py pyro=pyro-ppl pywt=pywavelets ruamel=ruamel.yaml scvi=scvi-tools skimage=scikit-image
-    skbase=scikit-base sklearn=scikit-learn sklearn_extra=scikit-learn-extra sksparse=scikit-sparse
-    taming=taming-transformers tree=dm-tree turbojpeg=pyturbojpeg umap=umap-learn yaml=pyyaml
-    """,
     )
 }
 
@@ -100,7 +99,7 @@ def read_confirmed(pairs: Iterable[str]) -> dict[str, str]:
 def list_distributions(package: str) -> tuple[str, ...]:
     """Return the distributions that may provide an import name; the most common first."""
     top = package.split(".")[0]
-    return _OTHER_NAME.get(top, (top.strip("_").replace("_", "-") or "x",))
+    return _DISTRIBUTIONS.get(top, (top.strip("_").replace("_", "-") or "x",))
 
 
 def find_requirement(package: str, stated: Iterable[str], confirmed: Mapping[str, str] | None = None) -> str:
@@ -164,6 +163,35 @@ def parse_requirements(requires: tuple[str, ...]) -> tuple[Requirement, ...]:
     return tuple(parsed)
 
 
+def add_versions(requires: Iterable[str], sources: "Iterable[PackageSource]") -> tuple[str, ...]:
+    """Return the requirements, sorted, each with the version stated by the first source that has one.
+
+    A requirement that is a guess, has a version, or is named by no source is returned unchanged.
+    """
+    stated = [item for source in sources for item in parse_requirements(source.requires) if item.specifier]
+    versions = {canonicalize_name(item.name): item.specifier for item in reversed(stated)}  # the first one wins
+
+    def add_version(text: str) -> str:
+        requirement = Requirement(text)
+        specifier = versions.get(canonicalize_name(requirement.name))
+        if requirement.specifier or requirement.url or is_guess(text) or specifier is None:
+            return text
+        return str(Requirement(f"{requirement.name}{specifier}"))
+
+    return tuple(sorted(set(map(add_version, requires))))
+
+
+def list_imports(tree: ast.AST) -> list[tuple[str, int]]:
+    """Return the dotted names of all modules that a file imports, with lines; relative names begin with a dot."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(("." * node.level + (node.module or ""), node.lineno))
+    return sorted(names, key=lambda item: (item[1], item[0]))
+
+
 @functools.cache
 def _find_stated(package: str, requires: tuple[str, ...]) -> Requirement | None:
     """Return the requirement that names a package's distribution, or the only one whose name is similar to it.
@@ -191,7 +219,7 @@ def _find_stated(package: str, requires: tuple[str, ...]) -> Requirement | None:
 
 def is_known(top: str) -> bool:
     """Return whether the tables here state the distribution of a package."""
-    return top in _OTHER_NAME or top in _SAME_NAME
+    return top in _DISTRIBUTIONS
 
 
 def _is_similar(distribution: str, package: str) -> bool:

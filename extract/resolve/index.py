@@ -9,9 +9,8 @@ import contextlib
 import io
 import pickle
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
 from pathlib import Path
 
 from pebble import ProcessExpired, ProcessPool
@@ -28,7 +27,6 @@ from lemur_core.source.parse import parse_file
 
 # Facts depend on this code and on the grammar of the Python version that parsed the file.
 VERSION = f"{FACTS_VERSION}:{sys.version_info[0]}.{sys.version_info[1]}"
-OUTLINE = f"{VERSION}:outline"
 Row = tuple[str, bytes | None, str | None]  # blob, facts, reason if there are none, or not of all statements
 _TABLES = (
     "facts (blob TEXT, version TEXT, facts BLOB, error TEXT, PRIMARY KEY (blob, version)) WITHOUT ROWID",
@@ -38,7 +36,7 @@ NEEDS = "needs"  # and not "is not Python": the reason of a file for a newer Pyt
 #: The facts of a file that cannot be parsed.
 UNREADABLE = FileFacts((), (), (), None, ())
 _FEW = 40  # files; with fewer, more than one process costs more than it saves
-_CHUNK_BYTES = 400_000
+_AT_ONCE = 20  # files in one message to a process
 
 
 class FactsIndex:
@@ -53,7 +51,6 @@ class FactsIndex:
         self.hits = 0
         self.parsed = 0
         self._memory: dict[str, FileFacts] = {}
-        self._outlines: dict[str, FileFacts] = {}
         self._database = Database(self.path, _TABLES)
         self._parser = contextlib.ExitStack()
         self._pool: ProcessPool | None = None
@@ -85,15 +82,17 @@ class FactsIndex:
                     advance(1)
                 return
             # A file that crashes the parser (CPython's can overflow its stack) affects no other file.
-            for rows in map_chunks(_parse, _chunks(todo), _crash_row):
+            parts = (todo[start : start + _AT_ONCE] for start in range(0, len(todo), _AT_ONCE))
+            chunks = ([(file.blob, source.read(file)) for source, file in part] for part in parts)
+            for rows in map_chunks(_parse, chunks, _crash_row):
                 self._store(rows)
                 advance(len(rows))
 
-    def _store(self, rows: Sequence[Row], version: str = VERSION) -> None:
-        self.parsed += len(rows) if version == VERSION else 0
+    def _store(self, rows: Sequence[Row]) -> None:
+        self.parsed += len(rows)
         self._database.write(
             "INSERT OR REPLACE INTO facts (blob, version, facts, error) VALUES (?, ?, ?, ?)",
-            [(blob, version, data and seal(data), error) for blob, data, error in rows],
+            [(blob, VERSION, data and seal(data), error) for blob, data, error in rows],
         )
 
     def faults(self, files: Sequence[tuple[PackageSource, SourceFile]]) -> list[tuple[PackageSource, SourceFile, str]]:
@@ -112,27 +111,13 @@ class FactsIndex:
 
         Raises: UserError under policy `skip` if the file is not in the index.
         """
-        facts = self._memory.get(file.blob)
-        if facts is None:
-            facts = self._memory[file.blob] = self._fetch(source, file)
-        return facts
+        if file.blob not in self._memory:
+            self._memory[file.blob] = self._fetch(source, file)
+        return self._memory[file.blob]
 
-    def outline(self, source: PackageSource, file: SourceFile) -> FileFacts:
-        """Return the facts of a file or, where those are not stored, what runs when it is imported.
-
-        Raises: as `facts`.
-        """
-        known = self._memory.get(file.blob) or self._outlines.get(file.blob)
-        if known is None:
-            stored = "SELECT 1 FROM facts WHERE blob = ? AND version = ?"
-            if self.policy == "skip" or self._database.read(stored, file.blob, VERSION):
-                return self.facts(source, file)
-            known = self._outlines[file.blob] = self._fetch(source, file, OUTLINE)
-        return known
-
-    def _fetch(self, source: PackageSource, file: SourceFile, version: str = VERSION) -> FileFacts:
+    def _fetch(self, source: PackageSource, file: SourceFile) -> FileFacts:
         query = "SELECT facts, error FROM facts WHERE blob = ? AND version = ?"
-        row = next(iter(self._database.read(query, file.blob, version)), None)
+        row = next(iter(self._database.read(query, file.blob, VERSION)), None)
         if row is not None and row[0] is not None:
             try:
                 return _loads(unseal(row[0]) or b"")
@@ -141,28 +126,24 @@ class FactsIndex:
         if row is None:
             if self.policy == "skip":
                 raise UserError(f"{source.name} {file.path}: not in the index {self.path}; use --index missing")
-            stored = [self._parse_one((file.blob, source.read(file)), version)]
-            self._store(stored, version)
-            row = stored[0][1:]
-        data, _ = row
-        return UNREADABLE if data is None else _loads(data)
+            stored = self._parse_one((file.blob, source.read(file)))
+            self._store([stored])
+            row = stored[1:]
+        return UNREADABLE if row[0] is None else _loads(row[0])
 
-    def _parse_one(self, file: tuple[str, bytes], version: str = VERSION) -> Row:
+    def _parse_one(self, file: tuple[str, bytes]) -> Row:
         """Return the facts of a file that is read for the first time while others are copied."""
-        # Started on first use: most runs find all files in the index.
-        is_new = self._pool is None
-        if self._pool is None:
-            self._pool = self._parser.enter_context(process_pool(1))
-        try:
-            return submit(self._pool, _parse if version == VERSION else _parse_outline, file).result()
-        except RuntimeError as error:
-            if not is_new:  # its worker died without a file: the pool takes no more
+        for is_last in (False, True):
+            if self._pool is None:  # started on first use: most runs find all files in the index
+                self._pool = self._parser.enter_context(process_pool(1))
+            try:
+                return submit(self._pool, _parse, file).result()
+            except RuntimeError as error:  # its worker died without a file: the pool takes no more
+                if is_last and not isinstance(error, BrokenProcessPool):
+                    raise
                 self._pool = None
-                return self._parse_one(file, version)
-            if not isinstance(error, BrokenProcessPool):
-                raise
-        except ProcessExpired:
-            pass  # the file ended its worker
+            except ProcessExpired:
+                break  # the file ended its worker
         check_workers()
         return _crash_row(file)
 
@@ -184,28 +165,10 @@ def _crash_row(file: tuple[str, bytes]) -> Row:
     return file[0], None, "the parser ended abruptly: nested too deeply"
 
 
-def _chunks(files: Sequence[tuple[PackageSource, SourceFile]]) -> Iterator[list[tuple[str, bytes]]]:
-    chunk: list[tuple[str, bytes]] = []
-    size = 0
-    for source, file in files:
-        data = source.read(file)
-        chunk.append((file.blob, data))
-        size += len(data)
-        if size > _CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def _parse_outline(file: tuple[str, bytes]) -> Row:
-    return _parse(file, outline=True)
-
-
-def _parse(file: tuple[str, bytes], outline: bool = False) -> Row:
+def _parse(file: tuple[str, bytes]) -> Row:
     blob, data = file
     try:
-        facts = parse_file(data, outline=outline)
+        facts = parse_file(data)
         needs = sorted({newer.needs for newer in facts.newer})
         return blob, pickle.dumps(facts, protocol=5), f"{NEEDS} {', '.join(needs)}" if needs else None
     except SyntaxError as error:
@@ -226,7 +189,6 @@ class _FactsOnly(pickle.Unpickler):
 
 
 def _loads(data: bytes) -> FileFacts:
-    with closing(io.BytesIO(data)) as stream:
-        result = _FactsOnly(stream).load()
+    result = _FactsOnly(io.BytesIO(data)).load()
     assert isinstance(result, FileFacts)
     return result

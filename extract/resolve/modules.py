@@ -17,6 +17,7 @@ Relative imports and packages are resolved only here.
 Source of the rules: https://docs.python.org/3/reference/import.html
 """
 
+import ast
 import functools
 import itertools
 import re
@@ -34,13 +35,19 @@ from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources import PackageSource, SourceFile
 from extract.sources.contents import is_package, module_name
 from lemur_core.sandbox.runtime import DECLARED
+from lemur_core.source.changes import DynamicLookup, search_at
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
+from lemur_core.source.parse import parse_known
+from lemur_core.source.text import Lines
 from manifests.provenance.licenses import license_of_code
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
 EXTENSIONS = ("_C", "_ext")  # usual names of compiled extensions inside their package
 _EXTENSION = re.compile(r"_C[A-Z]*|(?:\w*_)?(?:cuda|ext|cpp)")  # `roi_cuda`, which a build adds to the Python files
 FOUNDATION = "torch"  # never inlined, not even into torch's own blocks: a copy of nn.Module is not nn.Module
+
+
+Branch = Literal["taken", "types", "failed"]
 
 
 class Module:
@@ -54,24 +61,23 @@ class Module:
         self._binders: dict[str, dict[str, list[Statement]]] = {}
         self._active: dict[tuple[int, int], bool] = {}
 
-    def __repr__(self) -> str:
-        return f"<{self.source.name} {self.file.path}>"
-
     @functools.cached_property
     def facts(self) -> FileFacts:
         """The facts of the file's statements."""
         return self.library.load(self.source, self.file)
 
-    @property
-    def outline(self) -> FileFacts:
-        """The facts of the file or, unless somebody needed those, what runs when it is imported: how names resolve."""
-        load = self.library.load_outline
-        return self.facts if "facts" in vars(self) or load is None else load(self.source, self.file)
-
     @functools.cached_property
     def text(self) -> bytes:
         """The normalized bytes that the offsets in the facts refer to; empty if the file is no text."""
         return self.source.read_text(self.file)
+
+    @functools.cached_property
+    def lookups(self) -> dict[int, DynamicLookup]:
+        """The lookups of code by strings, by their offsets."""
+        tree, text, _ = parse_known(self.text)
+        lines = Lines(text)
+        lookups = (search_at(node) for node in ast.walk(tree))
+        return {lines.span(lookup.node)[0]: lookup for lookup in lookups if lookup is not None}
 
     @functools.cached_property
     def license(self) -> str:
@@ -84,24 +90,17 @@ class Module:
         """Package that relative imports start from."""
         return self.name if self.file.is_package else self.name.rpartition(".")[0]
 
-    def find_binders(self, name: str, where: Literal["taken", "types", "failed"] = "taken") -> Sequence[Statement]:
+    def find_binders(self, name: str, where: Branch = "taken") -> Sequence[Statement]:
         """Return the statements that bind a name.
 
         Args: where: in taken branches, only for type checkers (TYPE_CHECKING), or in a `try` whose imports fail in the
             declared runtime.
         """
-        binders = self.outline_binders(name, where)
-        if all(statement.kind in {IMPORT, STAR} for statement in binders):
-            return binders
-        return [self.facts.statements[statement.number] for statement in binders]
-
-    def outline_binders(self, name: str, where: Literal["taken", "types", "failed"] = "taken") -> Sequence[Statement]:
-        """Return the statements that bind a name as `find_binders`, perhaps without what functions do when called."""
         return self._bindings()[where].get(name, ())
 
-    def find_aliases(self, name: str, where: Literal["taken", "types", "failed"] = "taken") -> list[Alias]:
+    def find_aliases(self, name: str, where: Branch = "taken") -> list[Alias]:
         """Return the names of import statements that bind a name, in the order of the file; `where` as above."""
-        return [a for s in self.outline_binders(name, where) for a in s.aliases if a.bound == name]
+        return [a for s in self.find_binders(name, where) for a in s.aliases if a.bound == name]
 
     @functools.cached_property
     def changes(self) -> Mapping[str, Sequence[Statement]]:
@@ -119,7 +118,7 @@ class Module:
 
     def list_stars(self, *, types: bool = False) -> Iterable[Statement]:
         """Yield the star imports, the last one first; with `types`, also those under TYPE_CHECKING."""
-        for statement in reversed(self.outline.statements):
+        for statement in reversed(self.facts.statements):
             if statement.kind == STAR and (types or self.is_taken(statement)):
                 yield statement
 
@@ -127,15 +126,15 @@ class Module:
         """Return the statements of each kind (`find_binders`) by the names that they bind."""
         if self._binders:
             return self._binders
-        outline = self.outline
+        facts = self.facts
         late: dict[str, list[Statement]] = {}
         # Already set while it is filled: choosing a branch may look up other names here.
         self._binders = {"taken": {}, "types": {}, "failed": {}}
 
         def is_tried(statement: Statement) -> bool:
-            return any(outline.blocks[block].static == "imports" for block, _ in statement.path)
+            return any(facts.blocks[block].static == "imports" for block, _ in statement.path)
 
-        for statement in sorted(outline.statements, key=is_tried):  # the imports in a `try` last
+        for statement in sorted(facts.statements, key=is_tried):  # the imports in a `try` last
             where = "taken" if self.is_taken(statement) else "failed" if is_tried(statement) else "types"
             for name in statement.binds:
                 self._binders[where].setdefault(name, []).append(statement)
@@ -156,7 +155,7 @@ class Module:
         """Return whether a suite can run: not under TYPE_CHECKING or `__main__`, nor for the other import outcome."""
         key = (number, suite)
         if key not in self._active:
-            block = self.outline.blocks[number]
+            block = self.facts.blocks[number]
             role = block.suites[suite][0]
             if block.static == "imports":
                 self._active[key] = role == "finally" or (role in {"body", "else"}) == self.imports_work(number)
@@ -167,7 +166,7 @@ class Module:
     def imports_work(self, number: int) -> bool:
         """Return whether all imports in the body of a `try … except ImportError` succeed in the declared runtime."""
         handlers_raise = self._is_required_import(number)
-        imports = [s for s in self.outline.statements if (number, 0) in s.path and s.kind in {IMPORT, STAR}]
+        imports = [s for s in self.facts.statements if (number, 0) in s.path and s.kind in {IMPORT, STAR}]
         for alias in (alias for statement in imports for alias in statement.aliases):
             target = self.library.resolve_alias(self, alias)
             if isinstance(target, External):
@@ -188,7 +187,7 @@ class Module:
         if not isinstance(tried, External) or not is_required(self.source.requires, tried.package):
             return False
         arms: tuple[list[Statement], list[Statement]] = [], []
-        for statement in self.outline.statements:
+        for statement in self.facts.statements:
             arms[any(b == number and suite for b, suite in statement.path)].append(statement)
         aliases = [alias for s in arms[True] if s.kind == IMPORT for alias in s.aliases]
         names = {name for s in arms[False] if (number, 0) in s.path for name in s.binds}
@@ -198,11 +197,11 @@ class Module:
 
     def _is_required_import(self, number: int) -> bool:
         """Return whether neither the handlers nor the code above provide a fallback, so that the import is required."""
-        block = self.outline.blocks[number]
+        block = self.facts.blocks[number]
         tried: set[str] = set()
         handled: set[str] = set()
         above: set[str] = set()
-        for statement in self.outline.statements:
+        for statement in self.facts.statements:
             role = next((block.suites[suite][0] for at, suite in statement.path if at == number), "")
             if role:
                 (handled if role == "handler" else tried).update(statement.binds)
@@ -252,7 +251,6 @@ class CorpusIndex:
     load: Callable[[PackageSource, SourceFile], FileFacts]
     runtime: frozenset[str] = frozenset(RUNTIME)
     distributions: Mapping[str, str] = field(default_factory=dict)  # by imported package, as the user states them
-    load_outline: Callable[[PackageSource, SourceFile], FileFacts] | None = None
     extras: tuple[str, ...] = ()  # requirements of extras that are taken as installed
     modules: dict[tuple[str, str], Module] = field(default_factory=dict)  # (source, dotted name)
     by_path: dict[tuple[str, str], Module] = field(default_factory=dict)
@@ -323,7 +321,11 @@ class CorpusIndex:
         own = self.modules.get((source.name, dotted))
         installed = self.is_runtime(top) or is_stated(top, source.requires) or (dotted == top and is_known(top))
         folders = None if relative or installed else self._in_folders.get(source.name)
-        above = folders.find_above(importer, dotted) if folders is not None and not _is_installed(importer) else None
+        above = (
+            folders.find_nearest(importer, dotted, packages=False)
+            if folders is not None and not _is_installed(importer)
+            else None
+        )
         if own is not None or above is not None:
             return above or own
         if top in self.runtime:
@@ -418,9 +420,14 @@ class CorpusIndex:
             return submodule if submodule is not None else Missing(f"no {alias.name} in {dotted}")
         return self.lookup(holder, alias.name)
 
-    def follow(self, module: Module, chain: Sequence[str]) -> tuple[Target, tuple[str, ...]]:
-        """Return the target of a dotted name, followed through modules, and the remaining attributes."""
-        target, rest = self.lookup(module, chain[0]), tuple(chain[1:])
+    def follow(
+        self, module: Module, chain: Sequence[str], start: Target | None = None
+    ) -> tuple[Target, tuple[str, ...]]:
+        """Return the target of a dotted name, followed through modules, and the remaining attributes.
+
+        Args: start: the target of its first part, where that is known.
+        """
+        target, rest = start or self.lookup(module, chain[0]), tuple(chain[1:])
         while rest and isinstance(target, Module):
             target, rest = self.lookup(target, rest[0]), rest[1:]
         return target, rest
@@ -449,7 +456,7 @@ class CorpusIndex:
         return target
 
     def _lookup(self, module: Module, name: str) -> Target:
-        binders = module.outline_binders(name)
+        binders = module.find_binders(name)
         if binders:
             return self.resolve_binding(module, name, binders)
         for statement in module.list_stars():
@@ -481,9 +488,9 @@ class CorpusIndex:
 
     def _list_lazy(self, module: Module) -> Iterator[Alias]:
         """Yield what a package imports on demand, as it states itself or in its stub."""
-        for alias in module.outline.lazy:
+        for alias in module.facts.lazy:
             stub = self.by_path.get((module.source.name, f"{module.file.path}i")) if alias.name == "*" else None
-            stated = [] if stub is None else [a for s in stub.outline.statements for a in s.aliases]
+            stated = [] if stub is None else [a for s in stub.facts.statements for a in s.aliases]
             yield from [a._replace(bound=a.name) for a in stated] or [alias]  # lazy_loader ignores `as`
 
     def lacks(self, module: Module, name: str) -> bool:
@@ -504,7 +511,7 @@ class CorpusIndex:
         targets = [self.resolve_alias(module, alias) for alias in aliases]
         known = [t for t in targets if not isinstance(t, Missing)]
         packages = {isinstance(t, External) and not t.runtime and t.package.partition(".")[0] for t in targets}
-        undecided = [any(not module.outline.blocks[block].static for block, _ in s.path) for s in binders]
+        undecided = [any(not module.facts.blocks[block].static for block, _ in s.path) for s in binders]
         if len(set(targets)) > 1 and len(packages) == 1 and all((*packages, *undecided)):
             return Definition(module, name)  # which of its names a package has, only its version says
         # The last import wins, as in Python, but one that works in the declared runtime is preferred to one of an
@@ -515,7 +522,7 @@ class CorpusIndex:
     def list_exports(self, module: Module) -> tuple[Collection[str], bool]:
         """Return the names in `__all__`, and whether a star import may bind any other public name, too."""
         key = id(module)
-        stated = module.outline.exports
+        stated = module.facts.exports
         if stated is None or not any(name.startswith("*") for name in stated):
             return stated or (), stated is None
         if key not in self._exports:
@@ -536,8 +543,8 @@ class CorpusIndex:
                 holder = self.resolve_alias(module, statement.aliases[0])
                 if not isinstance(holder, Module):
                     return False
-                is_computed = holder.outline.exports is not None and name not in self.list_exports(holder)[0]
-                return is_computed or (not holder.outline_binders(name) and self.is_guessed(holder, name))
+                is_computed = holder.facts.exports is not None and name not in self.list_exports(holder)[0]
+                return is_computed or (not holder.find_binders(name) and self.is_guessed(holder, name))
         return False
 
     def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
@@ -627,13 +634,9 @@ class FolderNames:
                 if depth and folder not in self._packages:
                     self.tops.add(module_name(parts[depth]))
 
-    def find_above(self, importer: Module, dotted: str) -> Module | None:
-        """Return the module in the folder of a file or the nearest one above it, none of which is a package."""
-        return self._find_nearest(importer, dotted, packages=False)
-
     def find(self, importer: Module, dotted: str) -> Module | None:
         """Return the module in a package around a file, else the only one in the folders nearest to it."""
-        around = self._find_nearest(importer, dotted, packages=True)
+        around = self.find_nearest(importer, dotted, packages=True)
         if around is not None:
             return around
         near = [
@@ -645,7 +648,8 @@ class FolderNames:
         nearest = [module for shared, module in near if shared == best]
         return nearest[0] if len(nearest) == 1 else None
 
-    def _find_nearest(self, importer: Module, dotted: str, *, packages: bool) -> Module | None:
+    def find_nearest(self, importer: Module, dotted: str, *, packages: bool) -> Module | None:
+        """Return the module in the folder of a file or the nearest one above it; all are packages, or none is."""
         around = [
             (len(folder), module)
             for folder, module in self._named.get(dotted, ())

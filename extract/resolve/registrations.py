@@ -1,4 +1,6 @@
-"""Statements that fill a container while modules are imported: decorators, later statements, functions they call.
+"""Statements that fill a container while modules are imported, and entries of registries under a string.
+
+They are decorators, later statements, and functions that these call.
 
 Examples: a table filled by decorators (`TABLE[name] = cls` inside one), a class attribute that `__init_subclass__`
 fills, the kernels of a `singledispatch` function. A copy of the container alone would be empty. Decided from facts;
@@ -7,11 +9,12 @@ no code is run.
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from extract.resolve.discover import find_class_facts, follow
-from extract.resolve.modules import CorpusIndex, Definition, Module
-from extract.resolve.symbols import StatementNode
+from extract.resolve.discover import find_class_facts, follow, list_bases
+from extract.resolve.index import FactsIndex
+from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module, Target
+from extract.sources import PackageSource
 from lemur_core.source.changes import FILLING
 from lemur_core.source.facts import (
     ASSIGN,
@@ -29,11 +32,25 @@ from lemur_core.source.facts import (
 )
 
 T = TypeVar("T", bound=Hashable)
+NodeKey = tuple[str, str, int]  # source, path, number of the statement
 
 _DEPTH = 3  # levels of functions that call a function that fills a container
 _OWN, _ARGUMENT, _ITEM = "", "*", "[]"  # as in `lemur_core.source.facts.ObjectChange`
 _HOOK = "__init_subclass__"
 _WHEN_CALLED = ("__init__", "__new__", "__call__")
+
+
+class StatementNode(NamedTuple):
+    """A statement of the corpus with its links."""
+
+    module: Module
+    statement: Statement
+    decorators: frozenset[int] = frozenset()  # indices of those kept because they fill a container
+
+    @property
+    def key(self) -> NodeKey:
+        """Identity of the statement; sorts in file order."""
+        return self.module.source.name, self.module.file.path, self.statement.number
 
 
 class Registrations:
@@ -61,13 +78,12 @@ class Registrations:
                 self._look(module)
         # A statement above the container's own cannot fill it.
         defined = min((statement.number for statement in target.module.find_binders(target.name)), default=0)
-        fillings = [
+        fillings = (
             item
             for item in self._of.get(target, {}).values()
             if item.module in order and (item.module is not target.module or item.statement.number > defined)
-        ]
-        fillings.sort(key=lambda item: (order[item.module], item.statement.number))
-        return [item._replace(statement=item.module.facts.statements[item.statement.number]) for item in fillings]
+        )
+        return sorted(fillings, key=lambda item: (order[item.module], item.statement.number))
 
     def list_unimported(self, target: Definition, root: Module) -> list[StatementNode]:
         """Return the statements with decorators that would fill a container, in files that `root` does not import."""
@@ -92,8 +108,7 @@ class Registrations:
                 self._read.add(module)
                 self._look(module)
         found = (item for item in self._of.get(target, {}).values() if item.module not in order and item.decorators)
-        ordered = sorted(found, key=lambda item: (item.module.file.path, item.statement.number))
-        return [item._replace(statement=item.module.facts.statements[item.statement.number]) for item in ordered]
+        return sorted(found, key=lambda item: (item.module.file.path, item.statement.number))
 
     # -- imports -------------------------------------------------------------------------------------------------
 
@@ -108,7 +123,7 @@ class Registrations:
         """Return the modules that a module imports as it runs, with the packages that contain it and them."""
         if module not in self._imports:
             imported: dict[Module, None] = dict.fromkeys(self._with_packages(module, module.name))
-            for statement in module.outline.statements:
+            for statement in module.facts.statements:
                 if statement.kind in {IMPORT, STAR} and module.is_taken(statement):
                     for alias in statement.aliases:
                         dotted = self._library.absolute_name(module, alias)
@@ -132,7 +147,7 @@ class Registrations:
     # -- one file ------------------------------------------------------------------------------------------------
 
     def _look(self, module: Module) -> None:
-        for statement in module.outline.statements:
+        for statement in module.facts.statements:
             if not module.is_taken(statement):
                 continue
             for index, decorator in enumerate(statement.decorators):
@@ -141,8 +156,8 @@ class Registrations:
                         self._add(target, module, statement, index)
             for target in self._by_running(module, statement):
                 self._add(target, module, statement)
-            if statement.kind == CLASS:
-                for base in self._find_hooks(Definition(module, statement.binds[0]) if statement.binds else None):
+            for name in statement.binds[:1] if statement.kind == CLASS else ():
+                for base in self._find_hooks(Definition(module, name)):
                     for target in self._find_changes(base, (_HOOK,)):
                         self._add(target, module, statement)
 
@@ -178,7 +193,7 @@ class Registrations:
                     )
         for use in statement.uses if statement.kind in {OTHER, ASSIGN} else ():
             if use.called and use.when == AT_DEFINITION:
-                head, rest = self._resolve(module, (use.name, *use.attributes), statement, use)
+                head, rest = self._resolve_use(module, statement, use)
                 # An assignment calls for a value: only what records something fills a table on the way.
                 if head is None or (statement.kind == ASSIGN and not self._records(head)):
                     continue
@@ -196,7 +211,7 @@ class Registrations:
 
     def _records(self, head: Definition) -> bool:
         """Return whether a name is called for its side effect: the function of a decorator, or a class."""
-        binders = head.module.outline_binders(head.name)
+        binders = head.module.find_binders(head.name)
         return find_class_facts(head) is not None or any(statement.registers for statement in binders)
 
     # -- what a call changes -------------------------------------------------------------------------------------
@@ -214,7 +229,7 @@ class Registrations:
             if statement.kind == ASSIGN and depth < _DEPTH:  # `register = partial(_register, kind)`, `TABLE.register`
                 for use in statement.uses:
                     if use.when == AT_DEFINITION:
-                        inner, more = self._resolve(module, (use.name, *use.attributes), statement, use)
+                        inner, more = self._resolve_use(module, statement, use)
                         if inner is not None and inner != head and not rest:
                             if more and not use.called and find_class_facts(inner) is None:
                                 yield inner
@@ -230,13 +245,13 @@ class Registrations:
                     yield from self._through_calls(module, statement, depth)
                 facts = find_class_facts(head) if statement.kind == CLASS and rest and depth < _DEPTH else None
                 if facts is not None and rest[0] not in facts.methods:
-                    for base in (follow(self._library, module, base) for base in facts.bases if base):
-                        yield from self._find_changes(base, rest, depth + 1) if isinstance(base, Definition) else ()
+                    for base in list_bases(self._library, head):
+                        yield from self._find_changes(base, rest, depth + 1)
 
     def _through_calls(self, module: Module, statement: Statement, depth: int) -> Iterator[Definition]:
         for use in statement.uses:
             if use.called and use.when == AT_CALL:
-                inner, more = self._resolve(module, (use.name, *use.attributes), statement, use)
+                inner, more = self._resolve_use(module, statement, use)
                 if inner is not None:
                     yield from self._find_changes(inner, more, depth + 1)
                     if self._changes_argument(inner, more):
@@ -255,7 +270,7 @@ class Registrations:
         """Yield the assigned names that are passed as arguments, not called."""
         for use in uses:
             if use.when == when and not use.called:
-                target, _ = self._resolve(module, (use.name, *use.attributes), statement, use)
+                target, _ = self._resolve_use(module, statement, use)
                 if target is not None and all(s.kind == ASSIGN for s in target.module.find_binders(target.name)):
                     yield target
 
@@ -283,33 +298,27 @@ class Registrations:
             return False
         if name in facts.methods:
             return name in facts.registers
-        bases = (follow(self._library, kind.module, base) for base in facts.bases if base)
-        return any(self.has_registering_method(b, name, depth + 1) for b in bases if isinstance(b, Definition))
+        bases = list_bases(self._library, kind)
+        return any(self.has_registering_method(base, name, depth + 1) for base in bases)
 
-    def _find_hooks(self, target: Definition | None, depth: int = 0) -> tuple[Definition, ...]:
+    def _find_hooks(self, target: Definition) -> tuple[Definition, ...]:
         """Return the base classes whose `__init_subclass__` runs when the class is defined."""
-        facts = find_class_facts(target) if target is not None else None
-        if target is None or facts is None or depth > 2 * _DEPTH:
-            return ()
         if target not in self._hooks:
-            # Set first, since a faulty file may declare a class as its own base.
-            self._hooks[target] = ()
+            self._hooks[target] = ()  # of classes that a faulty file derives from each other
             hooks: list[Definition] = []
-            for base in facts.bases:
-                above = follow(self._library, target.module, base) if base else None
-                parent = find_class_facts(above) if isinstance(above, Definition) and above != target else None
-                if isinstance(above, Definition) and parent is not None:
-                    hooks += [above] if _HOOK in parent.methods else self._find_hooks(above, depth + 1)
+            for base in list_bases(self._library, target):
+                parent = find_class_facts(base)
+                if parent is not None:
+                    hooks += [base] if _HOOK in parent.methods else self._find_hooks(base)
             self._hooks[target] = tuple(dict.fromkeys(hooks))
         return self._hooks[target]
 
+    def _resolve_use(self, module: Module, statement: Statement, use: Use) -> tuple[Definition | None, tuple[str, ...]]:
+        start = self._library.resolve_alias(module, statement.locals[use.local].alias) if use.local >= 0 else None
+        return self._resolve(module, (use.name, *use.attributes), start)
+
     def _resolve(
-        self,
-        module: Module,
-        chain: Sequence[str],
-        statement: Statement | None = None,
-        use: Use | None = None,
-        attribute: str = "",
+        self, module: Module, chain: Sequence[str], start: Target | None = None, attribute: str = ""
     ) -> tuple[Definition | None, tuple[str, ...]]:
         """Return the definition of the corpus at the start of a dotted name, and the remaining attributes.
 
@@ -317,16 +326,129 @@ class Registrations:
         """
         if chain[0] in {_OWN, _ARGUMENT}:
             return None, ()
-        if use is not None and statement is not None and use.local >= 0:
-            target = self._library.resolve_alias(module, statement.locals[use.local].alias)
-        else:
-            target = self._library.lookup(module, chain[0])
-        rest = tuple(chain[1:])
-        while isinstance(target, Module) and rest:
-            target, rest = self._library.lookup(target, rest[0]), rest[1:]
+        target, rest = self._library.follow(module, chain, start)
         if isinstance(target, Module) and attribute[1:]:
             target = self._library.lookup(target, attribute[1:])
         return (target, rest) if isinstance(target, Definition) else (None, ())
+
+
+# -- registries --------------------------------------------------------------------------------------------------------
+
+_REGISTERING = ("register_module", "register")
+_METHODS = {"register_module", "get"}
+_MARK = re.compile(rb"\.register(?:_module)?\(")
+Entry = Definition | StatementNode
+
+
+class Registries:
+    """The registries of a library and their entries: a class or function, or the statement that registers it."""
+
+    def __init__(self, library: CorpusIndex, index: FactsIndex) -> None:
+        self._library = library
+        self._index = index
+        self._entries: dict[Definition, dict[str, list[Entry]]] | None = None
+        self._objects: dict[Definition, bool] = {}
+        self._kinds: dict[Definition, bool] = {}  # of classes
+
+    def canonical(self, target: Definition) -> Definition:
+        """Return the registry at the root of a registry's parents."""
+        seen: set[Definition] = set()
+        parent: Definition | None = target
+        while parent is not None:
+            target = parent
+            seen.add(target)
+            uses = target.module.find_binders(target.name)[0].uses
+            read = [use for use in uses if use.when == AT_DEFINITION and use.start >= 0]
+            # Registries of one family have a parent; all are one table here.
+            parents = (self._target(target.module, (use.name, *use.attributes)) for use in read)
+            parent = next((registry for registry in parents if registry is not None and registry not in seen), None)
+        return target
+
+    def entry(self, registry: Definition, key: str, near: PackageSource) -> Entry | None:
+        """Return the entry of a registry under a key: from the same source if available, else by priority."""
+        scope, _, bare = key.rpartition(".")
+        entries = self._read_entries().get(registry, {}).get(bare, [])
+        if not entries:
+            return None
+        # `mmdet.ResNet` names its library: that one is preferred to the block's own source.
+        scoped = [e for e in entries if scope and e.module.name.split(".")[0] == scope]
+        own = [e for e in entries if e.module.source.name == near.name]
+        return (scoped or own or entries)[0]
+
+    def _read_entries(self) -> dict[Definition, dict[str, list[Entry]]]:
+        if self._entries is None:
+            self._entries = {}
+            for module in self._modules():
+                for registry, keys, entry in self._registrations(module):
+                    table = self._entries.setdefault(registry, {})
+                    for key in keys:
+                        table.setdefault(key, []).append(entry)
+        return self._entries
+
+    def _modules(self) -> Iterator[Module]:
+        """Yield the files that register something; they are recognized by their text, so that only they are parsed."""
+        for source in self._library.sources:
+            files = [file for file in source.files if _MARK.search(source.read(file))]
+            self._index.add([(source, file) for file in files])
+            yield from (self._library.by_path[source.name, file.path] for file in files)
+
+    def _registrations(self, module: Module) -> Iterator[tuple[Definition, Iterable[str], Entry]]:
+        for statement in module.facts.statements:
+            if not module.is_taken(statement):
+                continue
+            for decorator in statement.decorators:
+                *holder, method = decorator.chain or ("",)
+                if decorator.column == statement.column and method in _REGISTERING and holder:
+                    registry = self._target(module, holder)
+                    if registry is not None and statement.binds:
+                        name = statement.binds[0]
+                        yield self.canonical(registry), decorator.keys or (name,), Definition(module, name)
+            # `NAME.register_module("BN", module=nn.BatchNorm2d)`, also in a loop over classes.
+            calls = (not statement.decorators and not statement.binds) or statement.kind == OTHER
+            for use in statement.uses if calls else ():
+                if use.attributes[-1:] and use.attributes[-1] in _REGISTERING and use.when == AT_DEFINITION:
+                    registry = self._target(module, (use.name, *use.attributes[:-1]))
+                    if registry is not None:
+                        named = [(u.name, *u.attributes)[-1] for u in statement.uses]
+                        keys = dict.fromkeys([*statement.types, *named])
+                        yield self.canonical(registry), keys, StatementNode(module, statement)
+
+    def _target(self, module: Module, chain: Sequence[str]) -> Definition | None:
+        target, rest = self._library.follow(module, chain)
+        return target if not rest and isinstance(target, Definition) and self.contains(target) else None
+
+    def contains(self, target: Definition) -> bool:
+        """Return whether a name holds a registry of OpenMMLab's kind, or one whose class the library does not have.
+
+        Any other registry is Python like the rest: it is copied, with what fills it.
+        """
+        if target not in self._objects:
+            binders = target.module.find_binders(target.name)
+            called = len(binders) == 1 and binders[0].kind == ASSIGN and binders[0].calls
+            reads = [use for use in binders[0].uses if use.when == AT_DEFINITION and use.start >= 0] if called else []
+            first = min(reads, key=lambda use: use.start, default=None)
+            is_registry = first is not None and self._is_class((first.name, *first.attributes), target.module)
+            self._objects[target] = is_registry
+        return self._objects[target]
+
+    def _is_class(self, chain: tuple[str, ...], module: Module) -> bool:
+        """Return whether a dotted name is the class of such a registry; of an absent one, only the name is known."""
+        target = follow(self._library, module, chain)
+        if isinstance(target, Definition):
+            return self.is_class(target)
+        absent = isinstance(target, Missing) or (isinstance(target, External) and not target.runtime)
+        return absent and chain[-1].endswith("Registry")
+
+    def is_class(self, target: Definition) -> bool:
+        """Return whether a class is one of OpenMMLab's registries, by its methods or those of its bases."""
+        if target not in self._kinds:
+            self._kinds[target] = False  # classes that inherit from each other
+            facts = find_class_facts(target)
+            self._kinds[target] = facts is not None and (
+                set(facts.methods) >= _METHODS
+                or any(self._is_class(tuple(base), target.module) for base in facts.bases if base)
+            )
+        return self._kinds[target]
 
 
 def post_order(

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extract.resolve.modules import CorpusIndex, Module
-from extract.sources import PackageSource, SourceFile
+from extract.sources import PackageSource
+from extract.sources.contents import make_source
+from extract.sources.metadata import PackageFacts
 from lemur_core.source.parse import parse_file
-from manifests.provenance.swhid import blob_sha1
 
 SOURCE_NAME = "lemur-curator"
 OPERATOR_FILE = "operators.py"
@@ -34,57 +35,45 @@ class Replacement:
     has: frozenset[str] = frozenset()  # methods of the class, or parameters, that the original must have
 
 
-def _table(file: str, text: str) -> dict[str, Replacement]:
-    """Parse lines `THEIRS OURS: methods or parameters` into a mapping by THEIRS."""
-    table = {}
-    for line in text.strip().splitlines():
-        names, _, has = line.partition(":")
-        theirs, ours = names.split()
-        table[theirs] = Replacement(file, ours, frozenset(has.split()))
-    return table
+def _read(line: str) -> tuple[str, Replacement]:
+    """Read `FILE THEIRS OURS: methods or parameters`."""
+    names, _, has = line.partition(":")
+    file, theirs, ours = names.split()
+    return theirs, Replacement(file, ours, frozenset(has.split()))
 
 
-DEFINITIONS: Mapping[str, Replacement] = {
-    **_table(
-        "pretrained.py",
+#: By the name of the definition that is replaced.
+DEFINITIONS: Mapping[str, Replacement] = dict(
+    map(
+        _read,
         """
-        PreTrainedModel PreTrainedModel: from_pretrained post_init
-        _CanRecordRegistry RecordedOutputs: get __setitem__
-        GenerationMixin GenerationMixin: generate
-        PreTrainedConfig PreTrainedConfig: from_pretrained to_dict
-        PretrainedConfig PreTrainedConfig: from_pretrained to_dict
-        SubConfigSpec SubConfigSpec: create_subconfig
-        AttentionInterface AttentionInterface: get_interface
-        """,
-    ),
-    **_table(
-        "sparse.py",
-        """
-        SparseTensor SparseTensor: coo csr set_value fill_value has_value
-        torch_sparse torch_sparse: matmul sum mul set_diag fill_diag masked_select_nnz
-        radius_graph radius_graph: x r batch loop max_num_neighbors flow
-        """,
-    ),
-    **_table(
-        "frameworks.py",
-        """
-        AutoConfig AutoClass: from_pretrained
-        AutoTokenizer AutoClass: from_pretrained
-        AutoProcessor AutoClass: from_pretrained
-        _assert_has_ops assert_has_ops:
-        _has_ops has_ops:
-        load_state_dict load_checkpoint: module state_dict
-        load_checkpoint load_checkpoint: model filename map_location
-        _load_checkpoint load_checkpoint: filename map_location
-        _load_checkpoint_with_prefix load_checkpoint: prefix filename
-        build_from_cfg build_from_cfg: cfg registry default_args
-        build_model_from_cfg build_from_cfg: cfg registry default_args
-        get_logger get_logger: name
-        print_log print_log: msg logger level
-        MMLogger NamedLogger: get_current_instance
-        """,
-    ),
-}
+        pretrained.py PreTrainedModel PreTrainedModel: from_pretrained post_init
+        pretrained.py _CanRecordRegistry RecordedOutputs: get __setitem__
+        pretrained.py GenerationMixin GenerationMixin: generate
+        pretrained.py PreTrainedConfig PreTrainedConfig: from_pretrained to_dict
+        pretrained.py PretrainedConfig PreTrainedConfig: from_pretrained to_dict
+        pretrained.py SubConfigSpec SubConfigSpec: create_subconfig
+        pretrained.py AttentionInterface AttentionInterface: get_interface
+        sparse.py SparseTensor SparseTensor: coo csr set_value fill_value has_value
+        sparse.py torch_sparse torch_sparse: matmul sum mul set_diag fill_diag masked_select_nnz
+        sparse.py radius_graph radius_graph: x r batch loop max_num_neighbors flow
+        frameworks.py AutoConfig AutoClass: from_pretrained
+        frameworks.py AutoTokenizer AutoClass: from_pretrained
+        frameworks.py AutoProcessor AutoClass: from_pretrained
+        frameworks.py _assert_has_ops assert_has_ops:
+        frameworks.py _has_ops has_ops:
+        frameworks.py load_state_dict load_checkpoint: module state_dict
+        frameworks.py load_checkpoint load_checkpoint: model filename map_location
+        frameworks.py _load_checkpoint load_checkpoint: filename map_location
+        frameworks.py _load_checkpoint_with_prefix load_checkpoint: prefix filename
+        frameworks.py build_from_cfg build_from_cfg: cfg registry default_args
+        frameworks.py build_model_from_cfg build_from_cfg: cfg registry default_args
+        frameworks.py get_logger get_logger: name
+        frameworks.py print_log print_log: msg logger level
+        frameworks.py MMLogger NamedLogger: get_current_instance
+        """.strip().splitlines(),
+    )
+)
 REGISTRY = Replacement("frameworks.py", "Registry")
 NOT_INSTALLED = Replacement("frameworks.py", "NotInstalled")
 NOT_DEFINED = Replacement("frameworks.py", "NotDefined")
@@ -127,22 +116,9 @@ def _list_compiled() -> tuple[dict[str, Replacement], dict[str, Replacement]]:
 @functools.cache
 def replacement_source() -> PackageSource:
     """Return the source whose files are our replacements."""
-    files = tuple(
-        SourceFile(path.name, f"extract.standins.{path.stem}", False, blob_sha1(path.read_bytes()))
-        for path in sorted(_HERE.glob("*.py"))
-    )
-    return PackageSource(
-        name=SOURCE_NAME,
-        kind="folder",
-        version="",
-        origin="",
-        license="MIT",
-        root=_HERE,
-        files=files,
-        digest="",
-        swhid="",
-        requires=(),
-    )
+    python = {path.name: path.read_bytes() for path in _HERE.glob("*.py")}
+    about = {"name": SOURCE_NAME, "kind": "folder", "version": "", "origin": "", "root": _HERE}
+    return make_source(python, PackageFacts(SOURCE_NAME, "", "MIT", ()), within="extract/standins", **about)
 
 
 def replacement_module(library: CorpusIndex, file: str) -> Module:

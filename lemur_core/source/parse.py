@@ -33,25 +33,23 @@ _KINDS: dict[str, tuple[type[ast.AST], ...]] = {
 }
 
 
-def parse_file(raw: bytes, *, builtins: bool = False, outline: bool = False) -> FileFacts:
+def parse_file(raw: bytes, *, builtins: bool = False) -> FileFacts:
     """Return the facts of one file.
 
     Args:
         raw: the bytes of the file, in the encoding that it declares.
         builtins: include reads of built-in names; by default only of those that the file rebinds.
-        outline: what runs when the file is imported, in a third of the time: without what its functions do when they
-            are called, and without nested classes.
     Returns: facts whose offsets refer to the normalized text (see `normalise`); of a file with syntax of a newer
         Python, those without that.
     Raises: SyntaxError, as `parse_code`.
     """
     tree, known, newer = parse_known(normalise(raw))
-    return read_facts(tree, known, builtins=builtins, outline=outline)._replace(newer=newer)
+    return read_facts(tree, known, builtins=builtins)._replace(newer=newer)
 
 
-def read_facts(tree: ast.Module, text: bytes, *, builtins: bool = False, outline: bool = False) -> FileFacts:
+def read_facts(tree: ast.Module, text: bytes, *, builtins: bool = False) -> FileFacts:
     """Return the facts of a file that is parsed already. Args: as `parse_file`."""
-    return _FactsVisitor(Lines(text), outline).read(tree, BUILTINS if builtins else frozenset())
+    return _FactsVisitor(Lines(text)).read(tree, BUILTINS if builtins else frozenset())
 
 
 def parse_known(text: bytes) -> tuple[ast.Module, bytes, tuple[NewerSyntax, ...]]:
@@ -73,9 +71,8 @@ def parse_known(text: bytes) -> tuple[ast.Module, bytes, tuple[NewerSyntax, ...]
 
 
 class _FactsVisitor:
-    def __init__(self, lines: Lines, outline: bool) -> None:
+    def __init__(self, lines: Lines) -> None:
         self.lines = lines
-        self.outline = outline
         self.deferred = False
         self.drafts: list[tuple[Statement, ScopeNames]] = []
         self.blocks: list[tuple[ConditionalBlock, ScopeNames]] = []
@@ -90,7 +87,7 @@ class _FactsVisitor:
             for alias in node.names
         ]
         self.deferred = "annotations" in future
-        exports = _read_exports(tree)  # before an outline leaves out what is in functions
+        exports = _read_exports(tree)
         self._visit_suite(tree.body, ())
         bound = known.union(*((*draft.binds, *draft.late) for draft, _ in self.drafts))
         statements = tuple(draft._replace(uses=names.uses(bound)) for draft, names in self.drafts)
@@ -164,11 +161,9 @@ class _FactsVisitor:
         index = len(self.drafts)
         if isinstance(node, ast.ClassDef) and before is None:
             self.classes.append(_read_class(node, index))
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and before is None and not self.outline:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and before is None:
             self.scopes.append((node, index))
         registers = isinstance(node, ast.FunctionDef) and returns_its_argument(node)
-        if self.outline:
-            self._empty_functions(node)
         draft, names = before or (None, ScopeNames(self.lines, deferred=self.deferred))
         names.visit(node)
         start, end = self._find_line_span(node)
@@ -204,20 +199,9 @@ class _FactsVisitor:
             shadows=names.shadows,
             registers=registers,
             changes=(*(draft.changes if draft else ()), *find_changes(node)),
-            searches=bool(draft and draft.searches) or (not self.outline and any(map(search_at, list_nodes(node)))),
+            searches=bool(draft and draft.searches) or any(map(search_at, list_nodes(node))),
         )
         self.drafts.append((statement, names))
-
-    def _empty_functions(self, node: ast.stmt) -> None:
-        """Remove the bodies of the functions in a statement, except of those that bind global names."""
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first, last = node.body[0], node.body[-1].end_lineno or node.lineno
-            if self.lines.text.find(b"global", self.lines.start(first.lineno), self.lines.start(last + 1)) < 0:
-                node.body = [ast.copy_location(ast.Pass(), first)]
-        elif isinstance(node, ast.ClassDef | ast.If | ast.Try | ast.With | ast.For | ast.While):
-            for child in ast.iter_child_nodes(node):
-                if isinstance(child, ast.stmt):
-                    self._empty_functions(child)
 
     def _list_decorators(self, nodes: Sequence[ast.expr]) -> Iterator[Decorator]:
         for item in nodes:

@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from extract.folder.write import list_runtime_imports, requirements_text, runtime_versions
 from extract.model.results import code_columns
-from extract.resolve.requirements import (
-    add_versions,
-    list_runtime_imports,
-    requirements_text,
-    runtime_versions,
-)
+from extract.resolve.distributions import add_versions
 from extract.resolve.standins import SOURCE_NAME, replacement_source
 from manifests.provenance.swhid import content_swhid, directory_swhid
 from tests.builders import extractions

@@ -19,7 +19,7 @@ from extract.resolve.index import UNREADABLE, VERSION, FactsIndex
 from extract.sources import PackageSource, open_source
 from lemur_core.files.cache import seal
 from lemur_core.files.errors import UserError
-from lemur_core.source.facts import AT_DEFINITION, FileFacts
+from lemur_core.source.facts import FileFacts
 from lemur_core.source.parse import parse_file
 from tests.builders.suites import read_files, read_table
 
@@ -275,30 +275,3 @@ def test_many_files_are_parsed_by_several_processes(tmp_path: Path, path: Path) 
     source = open_source(f"{folder}/")
     assert add_all(source, path)[1] == len({file.blob for file in source.files})
     assert load(source, path)["m1.py"].statements[0].binds == ("x1",)
-
-
-def test_an_outline_says_what_an_import_runs(tmp_path: Path, path: Path) -> None:
-    folder = tmp_path / "filled"
-    folder.mkdir()
-    (folder / "a.py").write_text(
-        "TABLE, count = {}, 0\n"
-        "def register(f):\n    TABLE[f.__name__] = f\n    return f\n"
-        "def bump():\n    global count\n    count += 1\n"
-        "@register\ndef one(x=TABLE):\n    import math\n    return math.pi * x\n"
-        "TABLE['two'] = register\n"
-    )
-    source = open_source(f"{folder}/")
-    with FactsIndex(path) as index:
-        outline = index.outline(source, source.files[0])
-        facts = index.facts(source, source.files[0])
-        assert index.outline(source, source.files[0]) is facts
-    assert outline != facts
-    assert [s.late for s in outline.statements] == [s.late for s in facts.statements] != [()] * 5
-    for field in ("kind", "start", "end", "binds", "aliases", "decorators", "registers"):
-        assert [getattr(s, field) for s in outline.statements] == [getattr(s, field) for s in facts.statements]
-    for field in ("uses", "changes"):
-        ran = [
-            [[item for item in getattr(s, field) if item.when == AT_DEFINITION] for s in each.statements]
-            for each in (outline, facts)
-        ]
-        assert ran[0] == ran[1] != [[]] * 5

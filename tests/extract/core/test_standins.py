@@ -241,7 +241,7 @@ def test_the_model_of_a_configuration_is_not_looked_up(corpus: Any, closed: Any,
 
 def test_configurations_inside_one_come_along(corpus: Any, closed: Any, run: Any) -> None:
     made = corpus(TEXTS["INSIDE"])
-    found = TargetClass(made.library.by_path["src", "p/wall/settings.py"], "WallConfig", own_forward=False)
+    found = TargetClass(made.library.by_path["src", "p/wall/settings.py"], "WallConfig")
     config = run(closed(made.emitter().emit(found)))["WallConfig"](gate={"width": 8})
     assert type(config.gate).__name__ == "GateConfig"
     assert config.gate.width == 8
