@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 46_119,
+    "lines of code": 46_126,
     "files of code": 269,
     "lines of tests and their cases": 47_613,
     "lines of benchmarks": 5_447,
-    "words of documents": 15_632,
+    "words of documents": 15_634,
     "commands": 26,
     "options": 143,
 }

@@ -429,8 +429,8 @@ def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[Sou
 
     Source: https://www.rfc-editor.org/rfc/rfc4180
     """
-    csv.field_size_limit(_FIELD_LIMIT)  # by default 128 KiB, which some codes exceed
     with (
+        _long_fields(),
         read_errors(where),
         _open_bytes(path) as file,
         io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
@@ -459,6 +459,16 @@ def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[Sou
                 yield read_row({name: value for name, value in record.items() if value or name == "nn_code"})
             elif fields:
                 yield build_broken_row(f"line {line}: {len(fields)} fields, the header names {len(names)}")
+
+
+@contextlib.contextmanager
+def _long_fields() -> Iterator[None]:
+    """Accept longer fields than 128 KiB, which some codes exceed; the limit is one for all readers of a process."""
+    before = csv.field_size_limit(_FIELD_LIMIT)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _read_text_lines(text: TextIO, where: str) -> Iterator[str]:
