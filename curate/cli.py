@@ -8,6 +8,7 @@ import typer
 import curate as package
 from curate.model.options import CurateOptions
 from manifests.options import RUNTIME, takes_options
+from manifests.options.shared import JobsOption
 
 app = typer.Typer()
 _PANEL = "Curate: LEMUR records in, a snapshot out"
@@ -21,9 +22,6 @@ _SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are r
 SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES)]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
-JobsOption = Annotated[
-    int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes; default: all cores.")
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
 

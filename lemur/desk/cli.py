@@ -10,6 +10,7 @@ import typer
 from lemur_core.files.atomic import atomic_file, check_new_file, write_text
 from lemur_core.files.progress import paint_outcomes
 from manifests.options import RUNTIME, takes_options
+from manifests.options.shared import JobsOption
 
 app = typer.Typer()
 _PANEL = "LEMUR: contributions and releases"
@@ -33,9 +34,7 @@ def gate(
         Path | None, typer.Option("--sarif", metavar="FILE", help="Also write the findings for code review.")
     ] = None,
     runtime: Annotated[tuple[str, ...], RUNTIME] = (),
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes; default: all cores.")
-    ] = None,
+    jobs: JobsOption = None,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run networks without a sandbox. Only for code you trust.")
     ] = False,

@@ -8,6 +8,7 @@ import typer
 
 from lemur.export import ExportForm
 from lemur_core.files.markdown import make_visible, plural
+from manifests.options.shared import JobsOption
 
 app = typer.Typer()
 
@@ -17,9 +18,7 @@ def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     form: Annotated[ExportForm, typer.Option("--format", help="The form to write.")],
     out: Annotated[Path, typer.Option("--out", metavar="OUT", help="The folder to write.")],
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes; default: all cores.")
-    ] = None,
+    jobs: JobsOption = None,
     unsafe_no_sandbox: Annotated[
         bool, typer.Option("--unsafe-no-sandbox", help="Run blocks without a sandbox. Only for code you trust.")
     ] = False,

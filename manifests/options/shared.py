@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 JobsOption = Annotated[
-    int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes (default: CPU count).")
+    int | None, typer.Option("--jobs", metavar="N", min=1, help="Worker processes; default: all cores.")
 ]
 UnsafeOption = Annotated[
     bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox: only code that you trust.")
