@@ -77,7 +77,6 @@ def main() -> None:
         data=str(data.folder),
         held_out=0,
         images=len(data.train_labels),
-        tested=False,
         device=resources.device,
         threads=resources.threads or 1,
         time_limit=None,

@@ -263,10 +263,12 @@ def train_runs(
     Returns: their records, by the same names.
     """
     resources, records = resources.resolve(), dict[str, TrainingRecord]()
-    settings = {"force": True, "quiet": True, "of_study": True, "keep_failed": not force}
     with open_sandbox(data.folder, resources) as box:
         for name, run in runs.items():
-            record = train_once(run, out / RUNS / name, resources=resources, library=library, box=box, **settings)
+            with hide_progress():
+                record = train_once(
+                    run, out / RUNS / name, resources=resources, force=force, library=library, box=box, page=False
+                )
             records[name] = record
             took = f", {record.train_seconds:.0f} s of training" if record.status == "ok" else ""
             note(f"{len(records)} of {len(runs)}  {name}: {result_text(record)}{took}")

@@ -380,7 +380,7 @@ _CARD = ("README.md", "croissant.json", "report.md")
 _MODEL = ("model/*.json", "model/*.safetensors", "model/*.txt", "model/*.model", "model/*.jinja")
 #: What is copied into a checkout of LEMUR.
 _REGISTERED = ("lemur/ab/nn/nn/*.py", "lemur/ab/nn/stat/train/*/*.json")
-_RUN = ("net.py", "recipe.json", "record.json", "run.json", "history.jsonl", "curves.png", "weights.pt", *_REGISTERED)
+_RUN = ("net.py", "record.json", "history.jsonl", "weights.pt", *_REGISTERED)
 
 #: Paths below the folder, besides `manifest.json` and the page, by kind.
 LAYOUTS = {

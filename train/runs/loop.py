@@ -46,7 +46,6 @@ from train.runs.process import (
     seed_everything,
     stable_seed,
     tensors_only,
-    weights_digest,
 )
 
 #: The held-out training images do not depend on the seed of a run, so that runs can be compared.
@@ -797,7 +796,7 @@ class Loop:
         self._write_history()
 
     def finish(self) -> Json:
-        """Evaluate on the test images, once, if the job says so, and write the weights.
+        """Evaluate on the test images, once, and write the weights.
 
         Returns: the final figures that `figures` does not have.
         Raises: DivergedError if a weight is not finite.
@@ -810,11 +809,9 @@ class Loop:
             wrong = ~value.isfinite() if name in learned else value.isnan()
             if bool(wrong.any()):
                 raise DivergedError(f"{name} is not finite after the last epoch")
-        accuracy = None
-        if self._job.tested:
-            accuracy = self._measure(self._data.test_images, self._data.test_labels)[1]
+        accuracy = self._measure(self._data.test_images, self._data.test_labels)[1]
         save_whole(kept, self._folder / WEIGHTS)
-        return {"test_accuracy": accuracy, "weights_sha256": weights_digest(kept)}
+        return {"test_accuracy": accuracy}
 
     def figures(self) -> Json:
         """Return the progress of the run."""

@@ -259,12 +259,3 @@ def tensors_only(state: Mapping[str, object]) -> dict[str, Tensor]:
         for name, value in sorted(state.items())
         if isinstance(value, torch.Tensor)
     }
-
-
-def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """Return SHA-256 of names, types, shapes and values, hex: equal for equal weights, however they were saved."""
-    digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

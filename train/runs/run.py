@@ -5,13 +5,13 @@ import hashlib
 import importlib.metadata
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lemur_core.files.atomic import PathLike, atomic_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.progress import hide_progress, note
+from lemur_core.files.progress import hide_progress, note, quiet
 from lemur_core.sandbox import PRELOAD as COMMON
 from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import SharedSandbox
@@ -28,6 +28,7 @@ from train.runs.job import (
     EpochFigures,
     TrainingJob,
     TrainingReport,
+    copy_plain,
     read_history,
     read_progress,
     read_record,
@@ -36,6 +37,7 @@ from train.runs.job import (
 from train.runs.resources import LIBRARIES
 from train.runs.resources import Resources as Resources
 from train.runs.run_folder import (
+    FINAL,
     REAL_IMAGES,
     can_resume,
     canonical_json,
@@ -45,8 +47,7 @@ from train.runs.run_folder import (
     read_training_values,
     result_text,
     verify,
-    write_result,
-    write_run_manifest,
+    write_run,
 )
 
 #: Its limits are those of the resources of each run.
@@ -55,7 +56,7 @@ PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
 _FRAME = re.compile(r'File "(?:.*/)?net\.py", line (\d+) in (\S+)')
-_NOT_RECORDED = ("held_out", "tested", "device")  # the record has the actual device instead
+_NOT_RECORDED = ("held_out", "device")  # the record has the actual device instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,7 @@ class TrainingRun:
     """The full definition of a run: everything that determines its result, except for the number of threads.
 
     `held_out`: training images to validate on, the same for every seed; 0 trains on all. `images`: how many of the
-    others to train on, None for all; smaller subsets are nested. `tested`: whether to evaluate on the test images; a
-    run for model selection does not.
+    others to train on, None for all; smaller subsets are nested.
     """
 
     network: Network
@@ -73,7 +73,6 @@ class TrainingRun:
     data: Cifar10
     held_out: int = 5000
     images: int | None = None
-    tested: bool = True
 
     @property
     def image_count(self) -> int:
@@ -92,7 +91,6 @@ class TrainingRun:
             "data_sha256": self.data.sha256,
             "held_out": self.held_out,
             "train_images": self.image_count,
-            "tested": self.tested,
             "device": device,
             "torch": torch.__version__,
             "torchvision": importlib.metadata.version("torchvision"),  # importing it takes seconds
@@ -127,10 +125,8 @@ def train_once(
     resources: Resources = Resources(),  # noqa: B008 (frozen)
     force: bool = False,
     library: Path | None = None,
-    quiet: bool = False,
     box: SharedSandbox | None = None,
-    of_study: bool = False,
-    keep_failed: bool = False,
+    page: bool = True,
 ) -> TrainingRecord:
     """Train a network, validate it after each epoch, and evaluate on the test images once, at the end.
 
@@ -141,33 +137,31 @@ def train_once(
         run: the run; its network's code is foreign, and is executed only in the sandbox.
         force: replace another run in `out`, or the same one if it failed.
         library: the extraction folder of the network's blocks, to be named in the manifest.
-        quiet: hide progress, which is otherwise reported on stderr.
         box: a sandbox from `open_sandbox`, left open; a new one by default.
-        of_study: the run has no page and no files for LEMUR of its own.
-        keep_failed: accept the same run even if it failed.
+        page: write a page into its folder, too.
 
     Returns: the record; if training failed, its status is not `ok` and `error` has the reason.
     Raises: UserError if the arguments contradict each other, LEMUR could not store the hyperparameters, or `out` has
         other content.
     """
     watch, name, resources = Stopwatch(), run.network.name, resources.resolve()
-    tell: Callable[[str], None] = (lambda _line: None) if quiet else note
-    if run.data.label in REAL_IMAGES and not of_study:
+    if run.data.label in REAL_IMAGES:
         check_storable(run.network.prm)
     prm, used = run.network.prm, read_training_values(run.recipe.model_dump(mode="json"))
     for key in sorted(used.keys() & prm.keys()):
         if prm[key] != used[key]:
             message = f"{key} {prm[key]!r} only reaches the constructor; training uses {used[key]!r} (recipe)"
-            tell(f"{name}: {message}. Change it with --set training.…")
+            note(f"{name}: {message}. Change it with --set training.…")
     identity = run.identify(resources.device)
-    finished = find_finished(out, identity, force=force, keep_failed=keep_failed)
+    finished = find_finished(out, identity, force=force)
     if finished is not None:
-        tell(f"{out}: already has this run; not trained again")
+        more = "" if finished.status in FINAL else f"; it ended with {finished.status}: --force trains it again"
+        note(f"{out}: already has this run; not trained again{more}")
         return finished
     key = _sha256(canonical_json(identity))
     with own_scratch(out, key) as scratch:
         if done := len(read_history(scratch)):
-            tell(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
+            note(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
         payload = TrainingJob(
             code=run.network.code,
             prm=dict(run.network.prm),
@@ -176,7 +170,6 @@ def train_once(
             data=str(run.data.folder),
             held_out=run.held_out,
             images=run.image_count,
-            tested=run.tested,
             device=resources.device,
             threads=resources.threads or 1,
             time_limit=resources.time_limit,
@@ -186,25 +179,25 @@ def train_once(
         job = Job(str(out), TRAIN.guest, asdict(payload), resources.limits(), scratch=str(scratch.resolve()))
         batch, epochs = min(run.recipe.training.batch_size, run.image_count), run.recipe.training.epochs
         size = (epochs, epochs * (run.image_count // batch), batch)
-        watched = contextlib.nullcontext() if quiet else watching(scratch.resolve(), name, *size)
         with (
             open_sandbox(run.data.folder, resources) if box is None else contextlib.nullcontext(box) as opened,
-            watched,
+            contextlib.nullcontext() if quiet() else watching(scratch.resolve(), name, *size),
         ):
             (outcome,) = opened.run([job])
         report = TRAIN.read(outcome).answer
         if report is not None and report.status == "running":
             report = None
         for line in report.notes if report else ():
-            tell(f"{name}: {line[:300]}")
+            note(f"{name}: {line[:300]}")
         record = _record(run, identity, scratch, outcome, report, resources)
         if can_resume(record):
             return record
         try:
             with atomic_folder(out, force=True) as result:
-                digest = report.weights_sha256 if report else None
-                write_result(result, scratch, run.network.code, record, identity, digest, of_study=of_study)
-                write_run_manifest(result, record, identity, run.data, library, watch, page=not of_study)
+                if record.status == "ok":
+                    copy_plain(scratch, WEIGHTS, result / WEIGHTS)
+                history = read_history(scratch)[: record.epochs]
+                write_run(result, run.network.code, record, identity, history, run.data, library, watch, page=page)
         except OSError as error:
             reason = f"{out}: the result cannot be written: {error.strerror}"
             raise UserError(f"{reason}; fix that, then run the same command again to resume") from error
@@ -397,7 +390,7 @@ def train(
     with hide_progress(unless=progress):
         run = TrainingRun(network, wanted, seed, open_data(data), held_out, images)
         blocks, limits = None if library is None else Path(library), resources or Resources()
-        record = train_once(run, folder, resources=limits, force=force, library=blocks, quiet=not progress)
+        record = train_once(run, folder, resources=limits, force=force, library=blocks)
     if not (folder / NET).is_file():
         raise UserError(f"{folder}: {record.status}: {record.error}; the same call continues the run")
     return Run(folder)

@@ -53,8 +53,9 @@ from manifests.folders.manifest import (
     Parent,
     Stopwatch,
     describe_parent,
+    read_manifest,
 )
-from manifests.folders.tables import READ_ERRORS, describe, read_bytes, read_json, read_text
+from manifests.folders.tables import READ_ERRORS, describe, read_bytes, read_text
 from manifests.provenance import Inlined, find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord, drop_outcomes
 from train.compose.candidates import open_library
@@ -64,19 +65,14 @@ from train.runs.job import (
     HISTORY,
     NET,
     RECORD,
-    WEIGHTS,
     EpochFigures,
-    copy_plain,
-    draw_curves,
-    list_curves,
     read_history,
     read_record,
 )
 
 KIND = "run"
-IDENTITY, RECIPE, CURVES, RUNS = "run.json", "recipe.json", "curves.png", "runs"
+RUNS = "runs"
 FINAL = ("ok", "diverged")  # running it again would end in the same way
-_MOST_WEIGHTS = 4 * 2**30
 #: How the errors begin of runs that were stopped from outside.
 _STOPPED: dict[str, tuple[str, ...]] = {
     "timeout": ("stopped after ",),
@@ -93,18 +89,32 @@ REAL_IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
 OUTCOMES = frozenset({"uid", "duration", "accuracy", "epoch"})
 
 
+#: What identifies a run, in its record and in its manifest.
+_IDENTIFYING = (
+    "code_sha256",
+    "prm",
+    "recipe_sha256",
+    "seed",
+    "data_sha256",
+    "train_images",
+    "torch",
+    "torchvision",
+)
+_IDENTIFYING_PARAMETERS = ("held_out", "device")
+
+
 def read_identity(folder: Path) -> dict[str, object]:
-    """Read the identity of a folder's run. Raises: OSError, or ValueError, KeyError, TypeError if it is invalid."""
-    identity: dict[str, object] = read_json(folder / IDENTITY)["identity"]
-    return identity
+    """Read what identifies the run in a folder. Raises: OSError, UserError, or ValueError, KeyError if it is none."""
+    record, parameters = read_record(folder), read_manifest(folder).parameters
+    return {name: getattr(record, name) for name in _IDENTIFYING} | {
+        name: parameters[name] for name in _IDENTIFYING_PARAMETERS
+    }
 
 
-def find_finished(
-    out: Path, wanted: Mapping[str, object], *, force: bool, keep_failed: bool = False
-) -> TrainingRecord | None:
+def find_finished(out: Path, wanted: Mapping[str, object], *, force: bool) -> TrainingRecord | None:
     """Return the record of the same run if `out` has it; another run that failed is ignored.
 
-    Args: force: also ignore any other run, and the same run if it failed. keep_failed: accept the same failed run.
+    Args: force: also ignore any other run, and the same run if it failed: then it is trained again.
     Raises: UserError if `out` has other content, unless `force` is set and it is a run with nothing else in it.
     """
     if not out.exists() and not out.is_symlink():
@@ -115,19 +125,16 @@ def find_finished(
         return None
     try:
         identity, record = read_identity(out), read_record(out)
-    except (OSError, ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
+    except (OSError, ValueError, KeyError, UserError) as error:  # ValidationError is a ValueError
         raise UserError(f"{out}: is not the folder of a complete training run; choose another --out") from error
-    same, final = identity == dict(wanted), record.status in FINAL
-    if same and (keep_failed or final):
+    final = record.status in FINAL
+    if identity == dict(wanted) and (final or not force):
         return record
-    if force or not (same or final):
-        check_ours(out)
-        return None
-    if same:
-        raise UserError(f"{out}: this run ended with {record.status} ({record.error}); add --force to retrain it")
-    raise UserError(
-        f"{out}: contains another run ({_difference(identity, wanted)}); choose another --out, or add --force"
-    )
+    if final and not force:
+        difference = _difference(identity, wanted)
+        raise UserError(f"{out}: contains another run ({difference}); choose another --out, or add --force")
+    check_ours(out)
+    return None
 
 
 @contextlib.contextmanager
@@ -149,71 +156,32 @@ def own_scratch(out: Path, key: str) -> Iterator[Path]:
         scratch.with_suffix(".lock").unlink(missing_ok=True)
 
 
-def write_result(
-    result: Path,
-    scratch: Path,
-    code: str,
-    record: TrainingRecord,
-    identity: Mapping[str, object],
-    weights_sha256: str | None,
-    *,
-    of_study: bool = False,
-) -> None:
-    """Write the files of a finished run, except for the manifest, from those of its scratch folder."""
-    history = read_history(scratch)[: record.epochs]
-    if record.status == "ok" and not copy_plain(scratch, WEIGHTS, result / WEIGHTS, _MOST_WEIGHTS):
-        weights_sha256 = None
-    (result / NET).write_text(code, encoding="utf-8", newline="\n")
-    _write_files(result, record, code, identity, weights_sha256, history, drawn=bool(history), of_study=of_study)
-
-
-def _write_files(
+def write_run(
     folder: Path,
-    record: TrainingRecord,
     code: str,
+    record: TrainingRecord,
     identity: Mapping[str, object],
-    weights_sha256: str | None,
     history: Sequence[EpochFigures],
-    *,
-    drawn: bool,
-    of_study: bool,
-) -> None:
-    """Write the files of a run that follow from its record, network, identity and history."""
-    texts = {
-        RECIPE: recipe_text(record),
-        HISTORY: "".join(epoch.model_dump_json() + "\n" for epoch in history),
-        IDENTITY: canonical_json({"identity": dict(identity), "weights_sha256": weights_sha256}) + "\n",
-        RECORD: record_text(record),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    if drawn:
-        draw_curves(history, f"{record.name}, seed {record.seed}, {record.data}", folder / CURVES)
-    if not of_study and not why_refused(record, code, history):
-        write_lemur_files(folder / LEMUR, record, code, history)
-
-
-def write_run_manifest(
-    folder: Path,
-    record: TrainingRecord,
-    identity: Mapping[str, object],
     data: Cifar10,
     library: Path | None,
     watch: Stopwatch,
     *,
     page: bool = True,
 ) -> None:
-    """Write the manifest of a run, after all its other files.
+    """Write a finished run into a folder that has its weights already.
 
-    Args: library: the extraction folder that it was assembled from; not named if it lacks one of the blocks. page:
-        write its page too; a study shows its runs on its own page.
+    Args:
+        library: the extraction folder that it was assembled from; not named if it lacks one of the blocks.
+        page: write its page, too; a study shows its runs on its own page.
     """
+    (folder / NET).write_text(code, encoding="utf-8", newline="\n")
+    _write_derived(folder, code, record, history)
     RUN.finish(
         folder,
         {HISTORY: record.epochs},
         watch,
         page=page,
-        **state_run(record, identity),
+        **_state(record, identity),
         inputs=[
             Input(name=NET, sha256=record.code_sha256, bytes=(folder / NET).stat().st_size),
             Input(name="recipe", sha256=record.recipe_sha256, bytes=len(record.recipe.encode())),
@@ -223,9 +191,13 @@ def write_run_manifest(
     )
 
 
-def recipe_text(record: TrainingRecord) -> str:
-    """Return the content of the file of the recipe."""
-    return json.dumps(json.loads(record.recipe), indent=1, sort_keys=True) + "\n"
+def _write_derived(folder: Path, code: str, record: TrainingRecord, history: Sequence[EpochFigures]) -> None:
+    """Write the files of a run that follow from its network, record and history."""
+    lines = "".join(epoch.model_dump_json() + "\n" for epoch in history)
+    (folder / HISTORY).write_text(lines, encoding="utf-8", newline="\n")
+    (folder / RECORD).write_text(record_text(record), encoding="utf-8", newline="\n")
+    if not why_refused(record, code, history):
+        write_lemur_files(folder / LEMUR, record, code, history)
 
 
 def record_text(record: TrainingRecord) -> str:
@@ -233,9 +205,9 @@ def record_text(record: TrainingRecord) -> str:
     return record.model_dump_json(indent=1) + "\n"
 
 
-def state_run(record: TrainingRecord, identity: Mapping[str, object]) -> Json:
+def _state(record: TrainingRecord, identity: Mapping[str, object]) -> Json:
     """Return what the manifest of a run states of it, by field."""
-    parameters = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
+    parameters = {name: identity[name] for name in ("seed", "held_out", "train_images", "device")}
     return {
         "versions": torch_versions(record),
         "parameters": parameters | {"prm": json.loads(record.prm), "recipe": json.loads(record.recipe)},
@@ -413,7 +385,7 @@ def run_page(folder: Path, manifest: Manifest) -> Page:
     record = read_record(folder)
     setup = f"{plural(record.epochs, 'epoch')} of {count(record.train_images)} images, seed {record.seed}"
     lead = f"{record.data}, {setup}: {result_text(record)}."
-    files = [NET, "recipe.json", HISTORY, RECORD, "manifest.json"]
+    files = [NET, HISTORY, RECORD, FILE_NAME]
     views = [*_views(folder, record), facts("Files", [("as they are", [link(name, name) for name in files])])]
     return Page(record.name, manifest.kind, lead, views)
 
@@ -502,8 +474,11 @@ def _views(folder: Path, record: TrainingRecord) -> list[View]:
 def _curves(folder: Path) -> list[View]:
     history, charts = read_history(folder), []
     for kind, factor, unit in (("loss", 1.0, ""), ("accuracy", 100.0, ", %")):
-        points = list_curves(history, kind).items()
-        lines = [(label, [(epoch, factor * value) for epoch, value in curve]) for label, curve in points if curve]
+        lines = []
+        for split, label in (("train", "training, augmented"), ("val", "held out")):
+            values = [(float(epoch.epoch), getattr(epoch, f"{split}_{kind}")) for epoch in history]
+            if points := [(epoch, factor * value) for epoch, value in values if value is not None]:
+                lines.append((label, points))
         charts += [(f"{kind}{unit}", lines)] if lines else []
     return [curves("Curves", "epoch", charts)] if charts else []
 
@@ -519,11 +494,6 @@ def _blocks(folder: Path, record: TrainingRecord) -> list[View]:
 
 # --- what follows from the files of a finished run, and what holds besides; no code in it is executed -----------------
 
-#: What the identity of a run and its record share.
-_SHARED = frozenset(
-    {"code_sha256", "data_sha256", "prm", "recipe_sha256", "seed", "torch", "torchvision", "train_images"}
-)
-
 
 def derive_run(folder: Folder, made: Path) -> Json:
     """Write again what follows from the network, the history and what only the record says; see `Derive`."""
@@ -532,12 +502,8 @@ def derive_run(folder: Folder, made: Path) -> Json:
     if len(history) != read_bytes(path / HISTORY).count(b"\n"):
         raise ValueError(f"{HISTORY}: line {len(history) + 1} is not epoch {len(history) + 1}")
     record = stored.model_copy(update=_derive_record(path, stored))
-    identity = {name: getattr(record, name) if name in _SHARED else v for name, v in read_identity(path).items()}
-    # The digest of the tensors, which only torch reads; that of the file is in the manifest.
-    weights = read_json(path / IDENTITY)["weights_sha256"] if (path / WEIGHTS).is_file() else None
-    drawn, of_study = (path / CURVES).is_file(), not (path / LEMUR).is_dir()
-    _write_files(made, record, read_text(path / NET), identity, weights, history, drawn=drawn, of_study=of_study)
-    return state_run(record, identity)
+    _write_derived(made, read_text(path / NET), record, history)
+    return _state(record, folder.manifest.parameters | {"seed": record.seed, "train_images": record.train_images})
 
 
 def _derive_record(folder: Path, stored: TrainingRecord) -> Json:
