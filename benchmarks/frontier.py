@@ -33,12 +33,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.frontier_airbench import SCRIPTS, run_script, write_data
+from lemur_core.sandbox.net import construct
+from train.check_guest import open_network
 from train.data import Cifar10, open_cache
 from train.data.sources import load_cifar10
 from train.model.recipe import Network, Recipe, find_recipe, read_changes
 from train.runs.job import TrainingJob
 from train.runs.loop import HardestImages, Loop, Proxy
-from train.runs.process import CountFlop, choose_context, construct, load_network
+from train.runs.process import CountFlop, choose_context
 
 _PETA = 1e15
 _COUNTED = 8  # images of a batch whose arithmetic is counted
@@ -124,7 +126,7 @@ def image_flop(recipe: Recipe, code: str, prm: dict[str, Any]) -> float:
 def _count_net(code: str, prm: str, size: int) -> float:
     values = json.loads(prm)
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):  # where a network's file is written
-        net = construct(load_network(code, values), _COUNTED, 32, values, torch.device("cpu"))
+        net = construct(open_network(code, values), (_COUNTED, 3, 32, 32), (10,), values)
     return _count(net.train(), size)[1]
 
 

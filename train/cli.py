@@ -239,14 +239,13 @@ def check_(
     Examples:
       lemur train check net.py --prm '{"lr": 0.01, "momentum": 0.9}'
     """
-    from train.check import CheckSettings
     from train.data.sources import load_cifar10
     from train.model.recipe import read_code, read_prm
 
-    settings = CheckSettings(epochs, wall_seconds=time_limit, runtime=runtime)
+    resources = Resources(time_limit=time_limit, runtime=runtime, unsafe=unsafe_no_sandbox)
     code, hyperparameters = read_code(net), read_prm(prm)
     cifar10 = load_cifar10(data)
-    result = package.check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe_no_sandbox)
+    result = package.check_nn(code, hyperparameters, dataset=cifar10, epochs=epochs, resources=resources)
     if result.status != "ok":
         raise UserError(f"{net}: {result.status}: {result.error}")
     names = ("name", "accuracy", "accuracy_to_time", "code_quality", "quality_by")

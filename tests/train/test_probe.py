@@ -1,5 +1,6 @@
 """The checks of each slot: a right filler is accepted, each wrong kind refused with its reason; run here, unconfined."""
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -110,11 +111,12 @@ def test_a_network_that_does_not_learn_is_told() -> None:
     code = HEAD + (
         "class Net(nn.Sequential):\n"
         "    def __init__(self, in_shape, out_shape, prm, device):\n"
-        "        super().__init__(nn.Flatten(), nn.Linear(12, out_shape[0]))\n\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(3072, out_shape[0]))\n\n"
         "    def train_setup(self, prm):\n        self.rate = prm['lr']\n\n"
         "    def learn(self, train_data):\n        raise ArithmeticError('too steep')\n"
     )
-    payload = {"code": code, "prm": {"lr": 0.1}, "in_shape": [2, 3, 2, 2], "out_shape": [10]}
     with warnings.catch_warnings():
-        answer = probe_network(payload)
-    assert (answer["fits"], answer["reason"]) == (False, "it does not learn: ArithmeticError: too steep")
+        answer = probe_network({"code": code, "prm": {"lr": 0.1}})
+    assert not answer["fits"]
+    said = r"ArithmeticError: too steep \(line \d+: .*; in learn\(train_data\), epoch 1, batches 4x3x32x32\)"
+    assert re.fullmatch(said, answer["reason"])

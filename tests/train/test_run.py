@@ -131,9 +131,9 @@ def test_all_images_and_few_images(data: Cifar10, box: SharedSandbox, tmp_path: 
 
 ENDS = read_table(__file__, "run.md", "Ends", globals())
 FILES = {
-    "import no_such_library": "ModuleNotFoundError: No module named 'no_such_library' (net.py:1 in <module>)",
-    "class Net(: pass": "SyntaxError: invalid syntax (net.py, line 1) (net.py:1)",
-    "x = 1": "NetworkError: the file defines no class Net(nn.Module)",
+    "import no_such_library": "ModuleNotFoundError: No module named 'no_such_library' (line 1: import no_such_library)",
+    "class Net(: pass": "SyntaxError: invalid syntax (network.py, line 1)",
+    "x = 1": "the file defines no class Net",
 }
 
 
@@ -172,7 +172,7 @@ def test_other_networks(data: Cifar10, box: SharedSandbox, tmp_path: Path) -> No
 def test_a_step_without_end(data: Cifar10, box: SharedSandbox, tmp_path: Path, line: str) -> None:
     record = run(data, box, tmp_path / "out", line, resources=Resources(threads=1, step_limit=2))
     assert record.status == "timeout"
-    assert record.error == "nothing was finished within 2 s, in net.py:19 in forward"
+    assert record.error == "nothing was finished within 2 s (line 19, in forward)"
     assert (tmp_path / "out").is_dir()
 
 

@@ -40,8 +40,6 @@ from train.model.slots import NONE, SLOTS, Filler, list_widths
 _WRAP = 118
 _OURS = "MIT"  # license of the text between the blocks
 
-_IN_SHAPE, _CLASSES = (4, 3, 32, 32), 10  # of the final trial run
-
 #: The factories that can be passed to other fillers.
 _SHARED = ("norm", "activation")
 _OTHERS = ("stem", "residual", "attention", "stochastic_depth", "downsample", "head")
@@ -112,7 +110,7 @@ def _assemble(recipe: Recipe, chosen: Fillers, box: CachedSandbox) -> tuple[str,
     others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
     settled |= _settle(others, recipe, box, support)
     code, prm = _render(recipe, settled)
-    (ran,) = probe(box, NETWORK, [NetworkToProbe(code, prm, _IN_SHAPE, [_CLASSES])])
+    (ran,) = probe(box, NETWORK, [NetworkToProbe(code, prm)])
     return code, prm, settled, ran
 
 

@@ -215,8 +215,6 @@ class NetworkToProbe:
 
     code: str
     prm: Mapping[str, float]
-    in_shape: Sequence[int]
-    out_shape: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from torch.nn import functional
 
 from lemur_core.files import Json
 from lemur_core.sandbox.loader import load
-from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
+from lemur_core.sandbox.net import NetError, seed_all
 from lemur_core.sandbox.server.foreign import name_type, one_line, read_message
+from train.check_guest import explain, train_as_lemur
 
 #: Constructs a new module on each call; the argument is the rate at which a branch is dropped.
 Make = Callable[..., nn.Module]
@@ -27,13 +28,6 @@ _SEED = 0
 _MESSAGE_CHARACTERS = 200
 #: In the reasons that a branch, a table entry or a method which a minimized form lacks may have.
 _CUT = ("left out of the lean form", "KeyError", "AttributeError")
-#: Messages for failures of the sandbox's own steps.
-_STEPS = {
-    "import_failed": "its file cannot be executed",
-    "no_net": "it cannot be constructed",
-    "construct_failed": "it cannot be constructed",
-}
-
 BATCH = 4
 SQUARES, SIZES = ((16, 16), (8, 8)), ((16, 16), (12, 8))  # heights and widths
 
@@ -176,41 +170,20 @@ def names_in(build: str) -> set[str]:
 
 
 def probe_network(payload: Json) -> Json:
-    """Construct an assembled network as LEMUR does, and run it in eval and train mode, and through one `learn`.
+    """Train an assembled network for one epoch of four random images, as LEMUR's trainer does, and evaluate it.
 
-    Args: payload: `code`, `prm`, `in_shape`, `out_shape`.
-    Returns: `{"fits": true, "parameters": …}`, or `{"fits": false, "reason": …}`.
+    Args: payload: `code`, `prm`.
+    Returns: `{"fits": true}`, or `{"fits": false, "reason": …}`.
     """
     torch.set_num_threads(1)
     seed_all(_SEED)
-    shape, classes = tuple(payload["in_shape"]), int(payload["out_shape"][0])
-
-    def scores() -> Tensor:
-        output = net(images)
-        if not isinstance(output, Tensor) or tuple(output.shape) != (shape[0], classes):
-            raise ValueError(f"the output is {tuple(getattr(output, 'shape', ()))}, not {(shape[0], classes)}")
-        if not bool(torch.isfinite(output).all()):
-            raise ValueError("the output is not finite")
-        return output
-
+    images, labels = torch.randint(256, (BATCH, 3, 32, 32), dtype=torch.uint8), torch.randint(10, (BATCH,))
+    prm = {**payload["prm"], "batch": BATCH, "transform": "norm", "epoch": 1}
     try:
-        net = construct(execute(payload["code"]), shape, (classes,), payload["prm"])
-        images, labels = torch.randn(shape), torch.randint(classes, shape[:1])
-        with step("it does not run in eval mode"), torch.no_grad():
-            net.eval()
-            scores()
-        with step("it does not run in train mode"):
-            net.train()
-            torch.autograd.backward(functional.cross_entropy(scores(), labels))
-        with step("it does not learn"):
-            net.train_setup(payload["prm"])
-            net.learn([(images, labels)])
-            net.eval()
-            scores()
+        train_as_lemur(payload["code"], prm, (images, labels), (images, labels), 1)
     except NetError as error:
-        failed = error.step or error.category
-        return _refuse(f"{_STEPS.get(failed, failed)}: {error.what}")
-    return {"fits": True, "parameters": sum(parameter.numel() for parameter in net.parameters())}
+        return _refuse(explain(error))
+    return {"fits": True}
 
 
 # --- what every filler must do ----------------------------------------------------------------------------------------

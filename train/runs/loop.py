@@ -25,21 +25,19 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchvision.transforms import v2
 
 from lemur_core.files import Json
-from lemur_core.sandbox.server.foreign import is_kind, name_type, read_message
+from lemur_core.sandbox.net import NetError, check_output, construct
+from lemur_core.sandbox.server.foreign import is_kind
+from train.check_guest import explain, open_network
 from train.data import open_cache, split
 from train.model.recipe import Augmentation, Recipe, Training
 from train.runs.job import CHECKPOINT, HISTORY, PROGRESS, WEIGHTS, TrainingJob
 from train.runs.process import (
     Arithmetic,
     DeviceContext,
-    check_output,
     choose_context,
     compute_the_same_twice,
-    construct,
     keep_freed_memory,
     load_checkpoint,
-    load_network,
-    locate_error,
     loose_buffers,
     put_back,
     save_whole,
@@ -571,13 +569,10 @@ def train(job: TrainingJob) -> Json:
     except TimeIsUpError as end:
         status, error = "timeout", str(end)
     except BaseException as end:  # noqa: BLE001 (any exception of foreign code is an outcome of the run)
-        exits = "the code tried to exit the interpreter: " if is_kind(end, SystemExit) else ""
-        lines = read_message(end).strip().splitlines()
-        text = f"{exits}{name_type(end)}" + (f": {lines[0]}" if lines else "")
+        error = explain(end)
         # PyTorch reports a lack of memory as a RuntimeError, too.
-        short = is_kind(end, MemoryError) or any(words in text for words in _NO_MEMORY)
-        location = locate_error(end)
-        status, error = "out_of_memory" if short else "error", f"{text} ({location})" if location else text
+        short = is_kind(end, MemoryError) or any(words in error for words in _NO_MEMORY)
+        status = "out_of_memory" if short else "error"
     finally:
         faulthandler.cancel_dump_traceback_later()
     return {"status": status, "error": error, **(loop.figures() if loop else {}), **results}
@@ -631,12 +626,16 @@ class Loop:
 
         Raises: NetworkError, and anything that the network raises.
         """
-        network, training = load_network(self._job.code, self._job.prm), self._training
+        module, training = open_network(self._job.code, self._job.prm), self._training
+        shape = (self.batch, 3, self._size, self._size)
         # The first step compiles kernels and allocates memory: one is taken before time is measured.
         for warm in (True, False):
             self._tick()
             seed_everything(self._job.seed, "network")
-            self._net = construct(network, self.batch, self._size, self._job.prm, self._context.device)
+            net = construct(module, shape, (CLASSES,), dict(self._job.prm), self._context.device)
+            self._net: nn.Module = net.to(memory_format=torch.channels_last)
+            if not any(parameter.requires_grad for parameter in self._net.parameters()):
+                raise NetError("contract", "Net has no parameters to train")
             self._prepare()
             self._descent = Descent(self._net.parameters(), training, self._last_step)
             if warm:
@@ -644,7 +643,7 @@ class Loop:
                 images, targets = self.noise()
                 with self._context.autocast():
                     outputs = self._net(images)
-                check_output(outputs, self.batch)
+                check_output(outputs, [self.batch, CLASSES])
                 self._loss(outputs, targets).backward()  # type: ignore[no-untyped-call]
                 self._descent.step()
         # The parts whose state changes with each step, by name.

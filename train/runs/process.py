@@ -1,4 +1,4 @@
-"""The training process: its memory, seeds and device; the network, which is foreign code; its checkpoints.
+"""The training process: its memory, seeds and device, its arithmetic and its checkpoints.
 
 A checkpoint has the whole state of a run at the end of an epoch, in one file. It is written and read only in the
 sandbox, because foreign code produced its content.
@@ -25,9 +25,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from lemur_core.files import Json
-from lemur_core.sandbox.loader import load
-from lemur_core.sandbox.server.foreign import is_kind, list_frames
-from train.model.contract import TRAINER_PARAMETERS
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = -1  # as an unsigned threshold: the largest value
@@ -111,60 +108,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.machine()
-
-
-#: The name of the file in tracebacks.
-FILE = "net.py"
-
-
-class NetworkError(Exception):
-    """The file has no network that can be trained; the message says why."""
-
-
-def load_network(code: str, prm: Mapping[str, object]) -> type[nn.Module]:
-    """Load the class `Net` of LEMUR's contract, to be constructed with `prm`.
-
-    Raises: NetworkError if there is none, or `prm` lacks a name that the file requires; anything that the code raises.
-    """
-    module = load(code, FILE.removesuffix(".py"))
-    network = getattr(module, "Net", None)
-    if not isinstance(network, type) or not issubclass(network, nn.Module):
-        raise NetworkError("the file defines no class Net(nn.Module)")
-    supported = getattr(module, "supported_hyperparameters", None)
-    missing = sorted(set(supported()) - TRAINER_PARAMETERS - set(prm)) if callable(supported) else []
-    if missing:
-        raise NetworkError(f"prm lacks {', '.join(missing)}, required by supported_hyperparameters(); add a value")
-    return network
-
-
-def construct(network: type[nn.Module], batch: int, size: int, prm: Json, device: torch.device) -> nn.Module:
-    """Construct a network by LEMUR's contract, on the device, in channels_last memory format.
-
-    Raises: NetworkError if there is nothing to train; anything that the code raises.
-    """
-    net = network((batch, 3, size, size), (10,), dict(prm), device)
-    if not any(parameter.requires_grad for parameter in net.parameters()):
-        raise NetworkError("Net has no parameters to train")
-    return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-
-
-def check_output(outputs: object, batch: int) -> None:
-    """Check that a network returned a score for each class.
-
-    Raises: NetworkError that describes the output otherwise.
-    """
-    if not isinstance(outputs, torch.Tensor):
-        raise NetworkError(f"forward returned {type(outputs).__name__}, not a tensor")
-    if tuple(outputs.shape) != (batch, 10):
-        raise NetworkError(f"forward returned a tensor of shape {tuple(outputs.shape)}, not {(batch, 10)}")
-
-
-def locate_error(error: Any) -> str:
-    """Return the location of an error in the network's file, `net.py:12 in forward`; empty if it is elsewhere."""
-    if is_kind(error, SyntaxError) and Path(str(error.filename or "")).name == FILE:
-        return f"{FILE}:{error.lineno}"
-    frames = [(line, function) for file, line, function in list_frames(error) if Path(file).name == FILE]
-    return f"{FILE}:{frames[-1][0]} in {frames[-1][1]}" if frames else ""
 
 
 class CountFlop(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -55,7 +55,7 @@ TRAIN = SandboxStage[TrainingReport]("train.runs.loop:train", TrainingReport, Li
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
-_FRAME = re.compile(r'File "(?:.*/)?net\.py", line (\d+) in (\S+)')
+_FRAME = re.compile(r'File "(?:.*/)?network\.py", line (\d+) in (\S+)')
 _NOT_RECORDED = ("held_out", "device")  # the record has the actual device instead
 
 
@@ -250,7 +250,7 @@ def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
         return outcome.status.value, line
     if outcome.status == Status.CRASHED and _STUCK.search(outcome.stderr_tail):
         frame = _FRAME.search(outcome.stderr_tail)
-        location = f", in net.py:{frame[1]} in {frame[2]}" if frame else ""
+        location = f" (line {frame[1]}, in {frame[2]})" if frame else ""
         return "timeout", f"nothing was finished within {step_limit:g} s{location}"
     return "error", line
 
