@@ -64,12 +64,24 @@ def run(options: argparse.Namespace) -> None:
                     file.write(line)
 
 
+#: Keys that recipes had when the first records were written, and the values that left them without effect.
+_RETIRED = {
+    ("training", "ema_decay"): 0.0,
+    ("training", "clip_norm"): 0.0,
+    ("augmentation", "small_size"): 24,
+    ("augmentation", "small_fraction"): 0.0,
+}
+
+
 def read(lines: Iterable[str]) -> tuple[dict[str, Accuracies], dict[str, float]]:
     """Return the accuracies of each variant, which is known by its recipe, and its 1e12 FLOP."""
     names, flop = {recipe.to_json(): name for name, recipe in RECIPES.items()}, {}
     accuracies: dict[str, Accuracies] = defaultdict(dict)
     for record in map(TrainingRecord.model_validate_json, lines):
-        recipe = Recipe.model_validate_json(record.recipe)
+        stated = json.loads(record.recipe)
+        for (part, key), off in _RETIRED.items():
+            assert stated[part].pop(key, off) == off, f"{part}.{key} had an effect"
+        recipe = Recipe.model_validate(stated)
         if recipe.model.name == "ours":  # as the design was called at first
             recipe = recipe.changed(model__name="design")
         name = names[recipe.to_json()]

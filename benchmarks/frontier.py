@@ -112,28 +112,26 @@ def _parts(recipe: Recipe) -> str:
 
 def image_flop(recipe: Recipe, code: str, prm: dict[str, Any]) -> float:
     """Return what an image of an epoch costs, forward and backward, selection included."""
-    training, small = recipe.training, recipe.augmentation
-    sizes = ((32, 1 - small.small_fraction), (small.small_size, small.small_fraction))
-    whole = sum(part * _count_net(code, json.dumps(prm), size) for size, part in sizes if part)
+    training, whole = recipe.training, _count_net(code, json.dumps(prm))
     if training.kept_part == 1:
         return whole
-    forward, both = _count(Proxy(10), 32)
+    forward, both = _count(Proxy(10))
     proxy = forward + (both - forward) / HardestImages.EVERY  # backward through the whole batch
     return training.kept_until * (training.kept_part * whole + proxy) + (1 - training.kept_until) * whole
 
 
 @functools.cache
-def _count_net(code: str, prm: str, size: int) -> float:
+def _count_net(code: str, prm: str) -> float:
     values = json.loads(prm)
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):  # where a network's file is written
         net = construct(open_network(code, values), (_COUNTED, 3, 32, 32), (10,), values)
-    return _count(net.train(), size)[1]
+    return _count(net.train())[1]
 
 
-def _count(net: torch.nn.Module, size: int) -> tuple[float, float]:
+def _count(net: torch.nn.Module) -> tuple[float, float]:
     """Return the operations of an image: forward, and with the backward pass."""
     with CountFlop() as forward:
-        output = net(torch.randn(_COUNTED, 3, size, size))
+        output = net(torch.randn(_COUNTED, 3, 32, 32))
     with CountFlop() as backward:
         output.sum().backward()
     return forward.flop / _COUNTED, (forward.flop + backward.flop) / _COUNTED

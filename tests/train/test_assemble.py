@@ -39,7 +39,7 @@ def recipe(slots: dict[str, Any], **more: Any) -> Recipe:
 @pytest.fixture(scope="module")
 def made(folder: Path) -> Network:
     mixing = {"mixup_alpha": 0.2, "cutmix_alpha": 1.0}
-    return assemble(recipe(FOUND, augmentation=mixing, training={"clip_norm": 1.0, "schedule": "onecycle"}), folder)
+    return assemble(recipe(FOUND, augmentation=mixing, training={"schedule": "linear"}), folder)
 
 
 def with_lean(folder: Path, out: Path, old: str, new: str) -> Path:
@@ -209,7 +209,7 @@ def test_schedules(training: dict[str, Any]) -> None:
     assert all(0 <= value <= 1 for value in values)
     assert values[warm] == pytest.approx(1)
     assert values[:warm] == sorted(values[:warm])
-    if training["schedule"] != "constant":
+    if warm < 100:
         assert values[warm:] == sorted(values[warm:], reverse=True)
         assert values[-1] == pytest.approx(0, abs=1e-9)
 
@@ -235,9 +235,7 @@ def test_a_whitening_stem_is_measured_once_on_the_first_batch_of_training() -> N
     assert torch.equal(again.stem.whiten.weight[:27], filters)
 
 
-@pytest.mark.parametrize(
-    ("order", "size", "most"), [("pool_conv", 16, 0), ("conv_pool", 32, 0), ("conv_max_pool", 32, 1)]
-)
+@pytest.mark.parametrize(("order", "size", "most"), [("pool_conv", 16, 0), ("conv_max_pool", 32, 1)])
 def test_a_transition_in_each_order(folder: Path, order: str, size: int, most: int) -> None:
     model = {**SMALL["model"], "transition": order}
     made = assemble(recipe({"downsample": "kit.pool.Blur"}, model=model), folder)

@@ -201,7 +201,6 @@ class FillerToProbe:
     """Does a filler meet its slot's contract at these sizes? `support`: the text of the factories that builds name."""
 
     slot: str
-    strict: bool
     codes: Sequence[str]
     target: str
     builds: Sequence[str]
@@ -268,7 +267,6 @@ def try_in_slots(
     payloads = [
         FillerToProbe(
             slot,
-            bool(filler.forms),
             filler.codes,
             filler.target,
             filler.builds,

@@ -41,7 +41,7 @@ def drops(filled: Mapping[str, Filler]) -> bool:
 def network_imports(recipe: Recipe) -> list[str]:
     """Return the imports that `network_text` needs."""
     mixing = ["from torchvision.transforms import v2"] if _mixers(recipe) else []
-    counting = ["import math"] if "math." in "".join(_rate_factor(recipe).values()) else []
+    counting = ["import math"] if "math." in _rate_factor(recipe) else []
     return [*counting, *PREAMBLE.splitlines(), *mixing]
 
 
@@ -62,7 +62,7 @@ def network_text(recipe: Recipe, filled: Mapping[str, Filler], about: str) -> st
         about=textwrap.fill(about, _WRAP, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False),
         mixers=_mixers(recipe),
         **_branch(filled),
-        **_rate_factor(recipe),
+        rest=_rate_factor(recipe),
     )
 
 
@@ -87,16 +87,12 @@ def _branch(filled: Mapping[str, Filler]) -> dict[str, object]:
     return {"ends": ends, "formula": formula, "attribute": attribute, "inner": inner}
 
 
-def _rate_factor(recipe: Recipe) -> dict[str, str]:
-    """Return the factor of the learning rate as an expression of the fraction of steps done: `growing`, then `then`."""
+def _rate_factor(recipe: Recipe) -> str:
+    """Return the factor of the learning rate after the warm-up, as an expression of the fraction of steps done."""
     training = recipe.training
     done = _DONE if training.warmup_fraction else "done"
-    cosine = f"0.5 * (1 + math.cos(math.pi * {done}))"
-    rest = {"constant": "1.0", "linear": f"1 - {done}", "cosine": cosine, "onecycle": cosine}[training.schedule]
-    warm = "done / WARMUP_FRACTION"
-    if training.schedule == "onecycle":
-        warm = "0.04 + 0.48 * (1 - math.cos(math.pi * done / WARMUP_FRACTION))"
-    return {"warm": warm if training.warmup_fraction else "", "rest": "1.0" if training.warmup_fraction == 1 else rest}
+    rest = f"1 - {done}" if training.schedule == "linear" else f"0.5 * (1 + math.cos(math.pi * {done}))"
+    return "1.0" if training.warmup_fraction == 1 else rest
 
 
 def _mixers(recipe: Recipe) -> list[str]:

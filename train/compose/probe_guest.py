@@ -89,7 +89,7 @@ def probe_filler(payload: Json) -> Json:
     Args:
         payload: `slot`; `codes`, closed files or one empty text: a further one is tried only if the first fails by what
             a minimized form leaves out; `target` and `builds`, as in `train.model.slots.Filler`; `support`, the text of
-            the factories that builds may name; `sizes`, the values that they may name; `strict`.
+            the factories that builds may name; `sizes`, the values that they may name.
 
     Returns: the form and the build that fit, parameters and facts; else the reason of the first form's build that got
         furthest.
@@ -139,7 +139,7 @@ def _fit_at_all_sizes(payload: Json, scope: dict[str, Any], build: str) -> Json:
     facts: Json = {}
     for values in payload["sizes"]:
         make = _constructor(f"{payload['target']}({build})", scope, values)
-        observed = CHECKS[payload["slot"]](make, {**values, "strict": payload["strict"], "names": names_in(build)})
+        observed = CHECKS[payload["slot"]](make, {**values, "names": names_in(build)})
         for name, value in observed.items():
             before = facts.setdefault(name, value)
             what = f"{name.replace('_', ' ')} {before} and {value}"
@@ -272,11 +272,8 @@ def with_nonzero_parameters(module: nn.Module) -> nn.Module:
 
 def check_stem(make: Make, values: Json) -> Json:
     """Check that images become maps with the channels of the first stage, and keep height and width."""
-    into = values["in_channels"]
-    halved = output_shape(make(), (BATCH, into, 16, 16))[2] == 8
-    require(not (halved and values["strict"]), "halves height and width; a stem keeps them", 2)
-    run_on_maps(make, into, SQUARES, values["out_channels"], 1 + halved)
-    return {"stride": 1 + halved}
+    run_on_maps(make, values["in_channels"], SQUARES, values["out_channels"])
+    return {}
 
 
 def check_residual(make: Make, values: Json) -> Json:

@@ -154,7 +154,6 @@ EMPTY_SLOTS = ("attention", "stochastic_depth")
 _PARTS: dict[str, dict[str, tuple[str, str]]] = {
     "stem": {
         "conv3x3": ("make_conv", "in_channels, out_channels, 3"),
-        "patch2": ("nn.Sequential", "nn.PixelUnshuffle(2), make_conv(4 * in_channels, out_channels, 3)"),
         "whitening": ("WhiteningStem", "in_channels, out_channels, make_activation, make_conv"),
         "whitened_patches": ("WhiteningStem", "in_channels, out_channels"),
     },

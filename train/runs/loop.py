@@ -18,10 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, OneCycleLR, SequentialLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 from torchvision.transforms import v2
 
 from lemur_core.files import Json
@@ -111,7 +109,6 @@ class Augment:
         """Build the transforms for images of this height and width, and a run of so many steps."""
         self._settings, self._pixels = settings, pixels
         self._first_plain = steps - round(settings.plain_fraction * steps)
-        self._first_large = round(settings.small_fraction * steps)
         color = self._color = [round(255 * value) for value in pixels.mean]
         plain: list[v2.Transform] = []
         if settings.crop_padding and not settings.independent:
@@ -149,8 +146,6 @@ class Augment:
         if settings.independent and settings.cutout and not plain:
             images = _erase_each(images, settings.cutout, self._color)
         images = self._pixels.normalise(images)
-        if step < self._first_large:
-            images = v2.functional.resize(images, [settings.small_size] * 2, antialias=True)
         if self._mix is None or plain or float(torch.rand(())) >= settings.mix_probability:
             return images, labels
         mixed: tuple[Tensor, Tensor] = self._mix(images, labels)
@@ -257,24 +252,15 @@ class Descent:
 def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRScheduler:
     """Return the schedule for this many steps; call `step()` after each of them.
 
-    All but `onecycle`, which has its own form, grow linearly from near 0 during the warm-up, then fall to 0 by a cosine
-    or linearly, or remain constant.
+    The rate grows linearly from near 0 during the warm-up, then falls to 0 by a cosine or linearly.
     """
-    if training.schedule == "onecycle":
-        total = steps + 1  # it refuses the call after its last step, whose rate is never used
-        rates, start = [group["lr"] for group in optimizer.param_groups], training.warmup_fraction
-        if start * total == 1:  # torch divides by the steps of the warm-up minus 1
-            start *= 1 - 1e-6
-        return OneCycleLR(optimizer, max_lr=rates, total_steps=total, pct_start=start, cycle_momentum=False)
     warm = min(steps, round(training.warmup_fraction * steps))
     rest = max(1, steps - warm)
     after: LRScheduler
     if training.schedule == "cosine":
         after = CosineAnnealingLR(optimizer, T_max=rest)
-    elif training.schedule == "linear":
-        after = LinearLR(optimizer, 1.0, 0.0, total_iters=rest)
     else:
-        after = ConstantLR(optimizer, 1.0, total_iters=1)
+        after = LinearLR(optimizer, 1.0, 0.0, total_iters=rest)
     if not warm:
         return after
     rising = LinearLR(optimizer, 1 / (warm + 1), 1.0, total_iters=warm)
@@ -360,28 +346,7 @@ def _polynomial(gram: Tensor) -> Tensor:
     return value
 
 
-# --- means of the weights, and how they begin -------------------------------------------------------------------------
-
-
-def make_average(net: nn.Module, decay: float) -> AveragedModel:
-    """Return the network with averaged weights and buffers; call `update_parameters` after each step.
-
-    After n steps, the decay is `decay` or (1 + n) / (10 + n), whichever is smaller: otherwise the untrained first
-    weights would count for the first 1 / (1 - decay) steps. Integers (indices, counters) and values that are not finite
-    (masks) are copied from the network instead of averaged.
-
-    Source: `num_updates` of tf.train.ExponentialMovingAverage
-    """
-
-    def average(averages: Any, values: Any, count: Tensor | int) -> None:
-        steps = int(count)
-        step = get_ema_multi_avg_fn(min(decay, (1 + steps) / (10 + steps)))  # type: ignore[no-untyped-call]
-        if averages[0].is_floating_point():
-            step(averages, values, count)
-        for mean, value in zip(averages, values, strict=True):
-            mean.copy_(torch.where(value.isfinite(), mean, value) if value.is_floating_point() else value)
-
-    return AveragedModel(net, multi_avg_fn=average, use_buffers=True)
+# --- the mean of the weights, and how they begin ----------------------------------------------------------------------
 
 
 class Lookahead:
@@ -648,8 +613,6 @@ class Loop:
                 self._descent.step()
         # The parts whose state changes with each step, by name.
         self._parts: dict[str, Any] = {"net": self._net, "descent": self._descent}
-        if training.ema_decay:
-            self._parts["ema"] = make_average(self._net, training.ema_decay)
         if training.lookahead:
             self._parts["lookahead"] = Lookahead(self._net, self._last_step)
         if training.kept_part < 1:
@@ -660,8 +623,7 @@ class Loop:
         if state is not None:
             for name, part in self._parts.items():
                 part.load_state_dict(state[name])
-            for module, loose in zip(self._modules(), state["loose"], strict=True):
-                put_back(module, loose)
+            put_back(self._net, state["loose"])
             for name in _COUNTED:
                 setattr(self, name, state[name])
             self._kept_before = len(self.history)
@@ -707,12 +669,8 @@ class Loop:
             loss = self._loss(outputs, targets)
             self._note(loss, outputs, targets)
             loss.backward()  # type: ignore[no-untyped-call]
-        if self._training.clip_norm:
-            clip_grad_norm_(self._net.parameters(), self._training.clip_norm)
         with self._optimizing.counted("step"):
             self._descent.step()
-        if "ema" in parts:
-            parts["ema"].update_parameters(self._net)
         if "lookahead" in parts:
             parts["lookahead"].step(self.steps + 1)
         self.steps += 1
@@ -790,7 +748,7 @@ class Loop:
         self._begin_epoch()
         self._tick()
         state: Json = {name: part.state_dict() for name, part in self._parts.items()}
-        state |= {"loose": [loose_buffers(module) for module in self._modules()], "key": self._job.key}
+        state |= {"loose": loose_buffers(self._net), "key": self._job.key}
         save_whole(state | {name: getattr(self, name) for name in _COUNTED}, self._folder / CHECKPOINT)
         self._write_history()
 
@@ -800,9 +758,8 @@ class Loop:
         Returns: the final figures that `figures` does not have.
         Raises: DivergedError if a weight is not finite.
         """
-        final = self._modules()[-1]
-        kept = tensors_only(final.state_dict())
-        learned = {name for name, _ in final.named_parameters()}
+        kept = tensors_only(self._net.state_dict())
+        learned = {name for name, _ in self._net.named_parameters()}
         for name, value in kept.items():
             # A mask may contain infinities. Integers are finite.
             wrong = ~value.isfinite() if name in learned else value.isnan()
@@ -844,27 +801,22 @@ class Loop:
         """Return the accuracy of the final network within another module: on held-out images, else on test images."""
         images, labels = self._images[self._held], self._labels[self._held]
         seen = (images, labels) if len(labels) else (self._data.test_images, self._data.test_labels)
-        return self._measure(*seen, wrap(self._modules()[-1]))[1]
+        return self._measure(*seen, wrap(self._net))[1]
 
     @property
     def optimizer_flop(self) -> int:
         """Floating-point operations of the optimizer since `build`, which `figures` does not count."""
         return self._optimizing.flop
 
-    def _modules(self) -> list[nn.Module]:
-        """Return the network, and the averaged one if there is one: a run ends with the last."""
-        return [self._net, *([self._parts["ema"].module] if "ema" in self._parts else [])]
-
     def _measure(self, images: Tensor, labels: Tensor, net: nn.Module | None = None) -> tuple[float, float]:
-        net = net or self._modules()[-1]
-        return evaluate(net, images, labels, pixels=self._pixels, context=self._context, tick=self._tick)
+        return evaluate(net or self._net, images, labels, pixels=self._pixels, context=self._context, tick=self._tick)
 
     def _check_time(self) -> None:
         limit = self._job.time_limit
         if limit is not None and time.monotonic() - self._started >= limit:
             self._settle()
             kept = len(self.history)
-            words = f"{kept} whole epoch{'s' if kept != 1 else ''} of {self._training.epochs} are kept"
+            words = f"{kept} of {self._training.epochs} epochs are complete"
             more = "" if kept > self._kept_before else ", and the next needs a longer limit"
             raise TimeIsUpError(f"stopped after {limit:g} s; {words}{more}")
 
