@@ -189,7 +189,7 @@ def ablate_(
     force: Resume = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a recipe with one ingredient removed at a time, same seeds: table, paired differences, figure.
+    """Train a recipe with one ingredient removed at a time, same seeds: a table of paired differences, and a page.
 
     Examples:
       lemur train ablate preact_se --in blocks --seeds 0,1,2 --out ablation

@@ -396,7 +396,7 @@ LAYOUTS = {
     "synthesis": (*_CARD, "attempts.parquet", _TABLE.format("records"), "nets/*.py"),
     "run": _RUN,
     "ablation": (
-        *("plan.json", "records.jsonl", "ablation.md", "ablation.png"),
+        *("plan.json", "records.jsonl", "ablation.md"),
         *(f"runs/*/{name}" for name in ("manifest.json", *_RUN)),
     ),
     "experts-data": ("facts.parquet",),

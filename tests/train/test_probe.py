@@ -48,9 +48,9 @@ def test_right(name: str) -> None:
 
 
 WRONG = [
-    ("residual", TEXTS["POST_ACTIVATION"], "channels, channels", "an activation after the addition (ReLU)"),
-    ("residual", TEXTS["NO_END"], "channels", "has no identity shortcut"),
-    ("residual", TEXTS["TWO_BRANCHES"], "channels", "no single child ends the branch"),
+    ("residual", TEXTS["POST_ACTIVATION"], "channels, channels", "an activation follows the addition"),
+    ("residual", TEXTS["NO_END"], "channels", "its shortcut is not the identity"),
+    ("residual", TEXTS["TWO_BRANCHES"], "channels", "zeroing the output of no single child"),
     ("residual", TEXTS["UNUSED"], "channels", "no finite gradient reaches its parameter spare"),
     ("residual", TEXTS["STEM"], "channels, 5", "gives 4×5×16×16 for 4×8×16×16, not 4×8×16×16"),
     ("residual", TEXTS["RESIDUAL"], "no_such=channels", "cannot be constructed as PreAct(no_such=channels): TypeError"),

@@ -241,6 +241,11 @@ def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_p
     records[FULL][1] = records[FULL][1].model_copy(update=stopped)
     close_study(out, PLAN, records, DATA, library, Stopwatch())
     assert not (out / "manifest.json").exists(), "a run can go on"
+    assert "| full | 2 (1 paused) |" in (out / "ablation.md").read_text()
+    stuck = {"status": "timeout", "error": "nothing was finished within 9 s"}
+    records[FULL][1] = records[FULL][1].model_copy(update=stuck)
+    close_study(out, PLAN, records, DATA, library, Stopwatch())
+    assert "| full | 2 (1 failed) |" in (out / "ablation.md").read_text(), "it cannot go on"
 
 
 def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lemur_core.files import Json
 from lemur_core.sandbox.loader import load
@@ -40,17 +39,6 @@ _RATE = 0.2
 _MOST_GATE, _ROUNDING = 2.0, 1e-4  # what a gate multiplies with: twice a sigmoid is in use
 _SCALES = ((1.0, 8.0), (64.0, 512.0))  # at the larger ones, what saturates has saturated
 _CLOSE = 0.05
-
-_AFTER_ADDITION: dict[str, Callable[[Tensor], Tensor]] = {
-    "ReLU": functional.relu,
-    "LeakyReLU, slope 0.1": lambda x: functional.leaky_relu(x, 0.1),
-    "LeakyReLU": functional.leaky_relu,
-    "ReLU6": functional.relu6,
-    "GELU": functional.gelu,
-    "SiLU": functional.silu,
-    "Mish": functional.mish,
-    "Hardswish": functional.hardswish,
-}
 
 
 class SlotMismatch(Exception):  # noqa: N818 (an outcome, not a fault)
@@ -287,22 +275,12 @@ def check_residual(make: Make, values: Json) -> Json:
     if "rate" in values["names"]:
         run_on_maps(lambda: make(rate=_RATE), channels, SQUARES[:1])
     module, inputs = with_nonzero_parameters(make()), random_input((2, channels, 8, 8))
-    ran = _children_run(module, inputs)
-    after: str | None = None
-    for name in reversed(ran[-_MOST_CHILDREN:]):
-        output = _without(module, [name], inputs)
-        if output is not None and torch.equal(output, inputs):
+    for name in reversed(_children_run(module, inputs)[-_MOST_CHILDREN:]):
+        if _is_identity_without(module, name, inputs):
             _attach(make().eval(), name, inputs)
             return {"branch_end": name, "empty_end": type(module.get_submodule(name)) is nn.Identity}
-        if output is not None and after is None:
-            after = next((kind for kind, act in _AFTER_ADDITION.items() if torch.equal(output, act(inputs))), None)
-    if after:
-        raise SlotMismatch(3, f"an activation after the addition ({after}): the shortcut is not the identity")
-    silent = _without(module, ran, inputs)
-    if silent is not None and torch.equal(silent, inputs):
-        several = "only zeroing several at once makes the block the identity"
-        raise SlotMismatch(3, f"no single child ends the branch: {several}")
-    raise SlotMismatch(3, "has no identity shortcut: zeroing the outputs of its children does not return the input")
+    what = "its shortcut is not the identity, several children end its branch, or an activation follows the addition"
+    raise SlotMismatch(3, f"zeroing the output of no single child makes it the identity: {what}")
 
 
 def _children_run(module: nn.Module, inputs: Tensor) -> list[str]:
@@ -318,14 +296,14 @@ def _children_run(module: nn.Module, inputs: Tensor) -> list[str]:
     return [name for name, keeps in ended if keeps and names.count(name) == 1]
 
 
-def _without(module: nn.Module, names: Sequence[str], inputs: Tensor) -> Tensor | None:
-    """Return the output with the outputs of some children zeroed; None if it cannot run like that."""
+def _is_identity_without(module: nn.Module, name: str, inputs: Tensor) -> bool:
+    """Return whether it returns its input when the output of this child is zeroed."""
     try:
-        with torch.no_grad(), _hooks(module, names, lambda _name, output: torch.zeros_like(output)):
+        with torch.no_grad(), _hooks(module, [name], lambda _name, output: torch.zeros_like(output)):
             output = module(inputs.clone())
-    except Exception:  # noqa: BLE001 (foreign code: these children do not end the branch)
-        return None
-    return output if isinstance(output, Tensor) else None
+    except Exception:  # noqa: BLE001 (foreign code: this child does not end the branch)
+        return False
+    return isinstance(output, Tensor) and torch.equal(output, inputs)
 
 
 @contextlib.contextmanager
