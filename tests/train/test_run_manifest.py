@@ -41,9 +41,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def block_of(library: Path, name: str) -> Block:
-    block = open_library(library).find(name)
-    assert block is not None
-    return block
+    return open_library(library).find(name)
 
 
 def filler_of(block: Block) -> Filler:

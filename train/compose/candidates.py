@@ -5,7 +5,6 @@ from the names of its parameters and from recorded values.
 """
 
 import ast
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from lemur_core.files import Json
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UserError, missing_name
 from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome
 from lemur_core.sandbox.cached import CachedSandbox, is_transient
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
@@ -47,7 +46,6 @@ _FORMS = {
     "requires": "lean_requires",
     "license": "lean_license",
 }
-_NEAR = 5
 _SHOWN = 8
 
 
@@ -83,10 +81,10 @@ class SlotLibrary:
             forms += [] if foreign_imports(whole) else [whole]
         return Filler(block.block, block.name, builds, forms=tuple(forms))
 
-    def find(self, use: str) -> Block | None:
+    def find(self, use: str) -> Block:
         """Return the block with this id, or the only one whose id ends with it: a bare or dotted name, without version.
 
-        Raises: UserError if several blocks match.
+        Raises: UserError if none or several match.
         """
         if use in self.rows:
             return self.block(use)
@@ -100,14 +98,10 @@ class SlotLibrary:
         if len(ids) > 1:
             shown = ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
             raise UserError(f"{self.folder.name}: {len(ids)} blocks are named {use!r}: {shown}; use one of these ids")
-        return self.block(ids[0]) if ids else None
-
-    def near(self, use: str) -> list[str]:
-        """Return the ids of blocks with similar names."""
-        bare = use.rpartition("::")[2].rpartition(".")[2]
-        known = sorted({row["name"] for row in self.rows.values()})
-        names = difflib.get_close_matches(bare, known, _NEAR, 0.6)
-        return [block for name in names for block in sorted(self.rows) if self.rows[block]["name"] == name][:_NEAR]
+        if not ids:
+            known = sorted({row["name"] for row in self.rows.values()})
+            raise missing_name(f"{self.folder.name}: no block {use!r}", name.rpartition(".")[2], known)
+        return self.block(ids[0])
 
 
 def open_library(folder: Path) -> SlotLibrary:
@@ -171,11 +165,7 @@ def choose(slot: str, recipe: Recipe, library: SlotLibrary | None) -> Filler | N
     try:
         block = library.find(wanted.use)
     except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-    if block is None:
-        near = library.near(wanted.use)
-        meant = f"did you mean {' or '.join(near)}?" if near else f"{library.folder.name} has no similar name"
-        raise UserError(f"{where}: no block {wanted.use!r}; {meant} ({known})")
+        raise UserError(f"{where}: {error} ({known})") from error
     if block.code is None or block.block not in library.facts:
         fault = block.error or "it has no code"
         raise UserError(f"{where}: {block.block} was not extracted: {fault}; use another block")

@@ -217,7 +217,7 @@ def find_recipe(name: str) -> Recipe:
 
     Args: name: a shipped recipe, or the path of a TOML file; if both exist, the file is used.
     Returns: the recipe, validated; its slots are not filled yet.
-    Raises: UsageError, with a similar name, if there is no such recipe; UserError if the file cannot be read.
+    Raises: UsageError if there is no such recipe; UserError if the file cannot be read.
 
     Example:
         ```python
@@ -233,9 +233,7 @@ def find_recipe(name: str) -> Recipe:
     shipped = sorted(file.stem for file in SHIPPED.glob("*.toml"))
     if name in shipped:
         return load_recipe(SHIPPED / f"{name}.toml")
-    near = difflib.get_close_matches(name, shipped, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"shipped recipes: {', '.join(shipped)}"
-    raise UsageError(f"{name}: no such recipe; {hint} (your own file must end in .toml)")
+    raise UsageError(f"{name}: no such recipe; shipped are {', '.join(shipped)} (your own file must end in .toml)")
 
 
 def to_recipe(recipe: Recipe | PathLike) -> Recipe:

@@ -284,21 +284,24 @@ def run_text(record: TrainingRecord, out: Path) -> str:
         return f"{record.name}: {record.error}; run the same command again to resume"
     if record.status != "ok":
         return f"{record.name}: {record.status}: {record.error}{_MORE.get(record.status, '')}; see {out / RECORD}"
-    rows = [
+    lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in list_figures(record))]
+    return "\n".join([*lines, f"-> {out}"])
+
+
+def list_figures(record: TrainingRecord) -> list[tuple[str, str]]:
+    """Return what a run took and gave, each figure with its name."""
+    length = f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s"
+    return [
         ("data", f"{record.data}, {record.train_images:,} images to train on"),
-        (
-            "training",
-            f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s",
-        ),
+        ("training", length),
         ("waiting for data", f"{100 * record.data_seconds / max(record.train_seconds, 1e-9):.1f} %"),
-        ("parameters", f"{record.parameters or 0:,}"),
-        ("arithmetic", f"{(record.flop or 0) / 1e15:.3g} PFLOP, {plural(record.images_seen or 0, 'image')} seen"),
+        ("parameters", "–" if record.parameters is None else count(record.parameters)),
+        ("arithmetic", "–" if record.flop is None else f"{record.flop / 1e15:.3g} PFLOP"),
+        ("images seen", "–" if record.images_seen is None else count(record.images_seen)),
         ("held out", percent_text(record.val_accuracy)),
         ("test", percent_text(record.test_accuracy)),
         ("device", f"{record.device}, {record.precision}"),
     ]
-    lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in rows)]
-    return "\n".join([*lines, f"-> {out}"])
 
 
 # --- what LEMUR gets --------------------------------------------------------------------------------------------------
@@ -402,7 +405,7 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
             note=f"{plural(record.epochs, 'epoch')} of {count(record.train_images)} images: {result_text(record)}",
             facets=(names[name], record.status, f"seed {record.seed}"),
             numbers=(
-                *(_percent(value) for value in (record.test_accuracy, record.val_accuracy)),
+                *(value and round(100 * value, 2) for value in (record.test_accuracy, record.val_accuracy)),
                 round(record.train_seconds),
                 record.parameters,
             ),
@@ -412,24 +415,7 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
     views = (_views(folder / RUNS / name, record) for name, record in records.items())
     numbers = ("test, %", "held out, %", "seconds", "parameters")
     facets = ("variant", "status", "seed")
-    results: dict[tuple[str, str, str], dict[int, list[tuple[int | None, float]]]] = {}
-    for number, record in enumerate(records.values()):
-        if (accuracy := _percent(record.val_accuracy)) is not None:
-            benchmark = ("img-classification", record.data, "held out, %")
-            results.setdefault(benchmark, {})[number] = [(record.epochs, accuracy)]
-    return EntryLibrary(
-        "Runs",
-        "runs",
-        facets,
-        numbers,
-        entries,
-        views,
-        len(names),
-        RUNS,
-        "held out, %",
-        sizes=("parameters",),
-        results=results,
-    )
+    return EntryLibrary("Runs", "runs", facets, numbers, entries, views, len(names), RUNS, "held out, %")
 
 
 def list_finished_runs(folder: Path) -> list[str]:
@@ -450,21 +436,12 @@ def percent_text(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.2f} %"
 
 
-def _percent(value: float | None) -> float | None:
-    return None if value is None else round(100 * value, 2)
-
-
 def _views(folder: Path, record: TrainingRecord) -> list[View]:
-    training = f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s"
     rows: list[tuple[str, Any]] = [
         ("network", record.name),
         ("status", record.status if record.status == "ok" else f"{record.status}: {record.error}"),
-        ("test images", None if record.test_accuracy is None else percent_text(record.test_accuracy)),
-        ("held out", None if record.val_accuracy is None else percent_text(record.val_accuracy)),
-        ("data", f"{record.data}, {count(record.train_images)} images to train on"),
-        ("training", training),
-        ("parameters", None if record.parameters is None else count(record.parameters)),
-        ("device", f"{record.device}, {record.precision}, torch {record.torch}"),
+        *list_figures(record),
+        ("torch", record.torch),
         ("hyperparameters", ", ".join(f"{name} {value}" for name, value in json.loads(record.prm).items())),
         ("recipe", record.recipe_sha256[:16]),
     ]
@@ -576,16 +553,8 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> F
         "outcome": record.status,
         "accuracy": {name: value for name, value in reached.items() if value is not None},
     }
-    network = {"sha256": sha256_file(folder / NET), "recorded": record.code_sha256}
-    if network["sha256"] == network["recorded"]:
-        del network["recorded"]
-    links = [FolderLink("run", record.name, run), FolderLink("network", NET, network)]
-    stated = {part.slot: part for part in record.ingredients}
-    for block in blocks:
-        about, part = describe_inlined(block, f"{NET}, "), stated.get(block.slot)
-        if part is not None and part.code_sha256 != block.code_sha256:
-            about["but"] = f"the record names {part.block} here"
-        links.append(FolderLink("block", block.block, about))
+    links = [FolderLink("run", record.name, run), FolderLink("network", NET, {"sha256": sha256_file(folder / NET)})]
+    links += [FolderLink("block", block.block, describe_inlined(block, f"{NET}, ")) for block in blocks]
     return FoundItem(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
 
 
