@@ -302,10 +302,10 @@ def test_a_whole_run_is_not_trained_again(
         assert run(data, box, out, force=force) == first
     assert out.stat().st_ino == inode
     with pytest.raises(
-        UserError, match=r"out: contains another run \(seed 0, not 1\); choose another --out, or add --force"
+        UserError, match=r"out: contains another run \(it differs in seed\); choose another --out, or add --force"
     ):
         run(data, box, out, seed=1)
-    with pytest.raises(UserError, match=r"contains another run \(another recipe\)"):
+    with pytest.raises(UserError, match=r"contains another run \(it differs in recipe\)"):
         run(data, box, out, recipe=RECIPE.changed(training__epochs=1))
     assert run(data, box, out, seed=1, force=True).seed == 1
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -229,9 +229,8 @@ def _read_cells(file: Path) -> tuple[NDArray[np.int64], list[Encoded]]:
         with pq.ParquetFile(file) as opened:
             schema = opened.schema_arrow
             named = [field.name for field in schema if _is_image(field)]
-            if len(named) != 1 or [pa.types.is_integer(field.type) for field in schema if field.name == "label"] != [
-                True
-            ]:
+            kinds = [field.type for field in schema if field.name == "label"]
+            if len(named) != 1 or len(kinds) != 1 or not pa.types.is_integer(kinds[0]):
                 columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
                 wanted = "CIFAR-10 has label, an integer, and img or image, bytes of PNG or JPEG"
                 raise UserError(f"{file}: has the columns {columns}; {wanted}")

@@ -18,7 +18,7 @@ from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.server.processes import remove_folder
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.kinds import Check
-from manifests.folders.manifest import Manifest, Stopwatch, read_manifest
+from manifests.folders.manifest import Stopwatch
 from manifests.records import TrainingRecord
 from train.data import Cifar10, count_images
 from train.model.recipe import Network, Recipe, to_recipe
@@ -38,6 +38,7 @@ from train.runs.resources import LIBRARIES
 from train.runs.resources import Resources as Resources
 from train.runs.run_folder import (
     FINAL,
+    NOT_RECORDED,
     REAL_IMAGES,
     can_resume,
     canonical_json,
@@ -56,7 +57,6 @@ PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
 _FRAME = re.compile(r'File "(?:.*/)?network\.py", line (\d+) in (\S+)')
-_NOT_RECORDED = ("held_out", "device")  # the record has the actual device instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def _record(
     return TrainingRecord.model_validate(
         {
             **{name: getattr(figures, name) for name in reached},
-            **{key: value for key, value in identity.items() if key not in _NOT_RECORDED},
+            **{key: value for key, value in identity.items() if key not in NOT_RECORDED},
             "name": run.network.name,
             "status": status,
             "error": error,
@@ -310,11 +310,6 @@ class Run:
     def ok(self) -> bool:
         """Return True if the run came to its end; `record.status` and `record.error` state why it did not."""
         return self.record.status == "ok"
-
-    @property
-    def manifest(self) -> Manifest:
-        """Return the manifest: how the run was produced, with digests of all files."""
-        return read_manifest(self.folder)
 
     @property
     def history(self) -> tuple[EpochFigures, ...]:

@@ -89,26 +89,8 @@ REAL_IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
 OUTCOMES = frozenset({"uid", "duration", "accuracy", "epoch"})
 
 
-#: What identifies a run, in its record and in its manifest.
-_IDENTIFYING = (
-    "code_sha256",
-    "prm",
-    "recipe_sha256",
-    "seed",
-    "data_sha256",
-    "train_images",
-    "torch",
-    "torchvision",
-)
-_IDENTIFYING_PARAMETERS = ("held_out", "device")
-
-
-def read_identity(folder: Path) -> dict[str, object]:
-    """Read what identifies the run in a folder. Raises: OSError, UserError, or ValueError, KeyError if it is none."""
-    record, parameters = read_record(folder), read_manifest(folder).parameters
-    return {name: getattr(record, name) for name in _IDENTIFYING} | {
-        name: parameters[name] for name in _IDENTIFYING_PARAMETERS
-    }
+#: Values of a run's identity that its manifest states, and its record does not: that has the actual device.
+NOT_RECORDED = ("held_out", "device")
 
 
 def find_finished(out: Path, wanted: Mapping[str, object], *, force: bool) -> TrainingRecord | None:
@@ -124,15 +106,20 @@ def find_finished(out: Path, wanted: Mapping[str, object], *, force: bool) -> Tr
     if not any(out.iterdir()):
         return None
     try:
-        identity, record = read_identity(out), read_record(out)
+        record, parameters = read_record(out), read_manifest(out).parameters
+        other = [
+            name.removesuffix("_sha256").replace("_", " ")
+            for name, value in wanted.items()
+            if value != (parameters[name] if name in NOT_RECORDED else getattr(record, name))
+        ]
     except (OSError, ValueError, KeyError, UserError) as error:  # ValidationError is a ValueError
         raise UserError(f"{out}: is not the folder of a complete training run; choose another --out") from error
     final = record.status in FINAL
-    if identity == dict(wanted) and (final or not force):
+    if not other and (final or not force):
         return record
     if final and not force:
-        difference = _difference(identity, wanted)
-        raise UserError(f"{out}: contains another run ({difference}); choose another --out, or add --force")
+        differs = ", ".join(other)
+        raise UserError(f"{out}: contains another run (it differs in {differs}); choose another --out, or add --force")
     check_ours(out)
     return None
 
@@ -253,20 +240,6 @@ def images_input(data: Cifar10) -> Input:
 def canonical_json(value: object) -> str:
     """Return JSON with sorted keys."""
     return json.dumps(value, sort_keys=True)
-
-
-def _difference(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    """Describe the first difference."""
-    words = {
-        "code_sha256": "another network",
-        "recipe_sha256": "another recipe",
-        "data_sha256": "other data",
-        "prm": "other hyperparameters",
-    }
-    for name, value in wanted.items():
-        if stored.get(name) != value:
-            return words.get(name) or f"{name.replace('_', ' ')} {stored.get(name)}, not {value}"
-    return "the same"
 
 
 def can_resume(record: TrainingRecord) -> bool:
