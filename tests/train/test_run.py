@@ -23,7 +23,7 @@ from train.data.sources import load_cifar10
 from train.model.recipe import Network, Recipe
 from train.runs.job import read_history
 from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
-from train.runs.run_folder import canonical_json, own_scratch
+from train.runs.run_folder import own_scratch
 
 pytestmark = pytest.mark.slow
 
@@ -64,8 +64,7 @@ def train_in(box: SharedSandbox | None, training_run: TrainingRun, out: Path, **
 
 def identity_key(data: Cifar10, line: str = "pass  # HERE", recipe: Recipe = RECIPE) -> str:
     net = Network("tiny", NET.replace("pass  # HERE", line), {"lr": 0.1})
-    identity = TrainingRun(net, recipe, 0, data, 64).identify("cpu")
-    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+    return TrainingRun(net, recipe, 0, data, 64).key("cpu")
 
 
 def digest(out: Path) -> str:

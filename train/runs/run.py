@@ -55,6 +55,7 @@ from train.runs.run_folder import (
 TRAIN = SandboxStage[TrainingReport]("train.runs.loop:train", TrainingReport, Limits(), Retries.NONE)
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
+_CHECKPOINTS = 2  # their form; increase it when what the loop keeps in them changes
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
 _FRAME = re.compile(r'File "(?:.*/)?network\.py", line (\d+) in (\S+)')
 
@@ -95,6 +96,10 @@ class TrainingRun:
             "torch": torch.__version__,
             "torchvision": importlib.metadata.version("torchvision"),  # importing it takes seconds
         }
+
+    def key(self, device: str) -> str:
+        """Return the key of the run's checkpoints, which is another one where they have another form."""
+        return _sha256(f"{_CHECKPOINTS} {canonical_json(self.identify(device))}")
 
 
 def open_sandbox(data: Path, resources: Resources) -> SharedSandbox:
@@ -158,7 +163,7 @@ def train_once(
         more = "" if finished.status in FINAL else f"; it ended with {finished.status}: --force trains it again"
         note(f"{out}: already has this run; not trained again{more}")
         return finished
-    key = _sha256(canonical_json(identity))
+    key = run.key(resources.device)
     with own_scratch(out, key) as scratch:
         if done := len(read_history(scratch)):
             note(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
