@@ -16,7 +16,6 @@ A GPU cannot be reached from the sandbox: `run` executes the blocks without it.
 
 import argparse
 import contextlib
-import functools
 import json
 import math
 import multiprocessing
@@ -112,20 +111,15 @@ def _parts(recipe: Recipe) -> str:
 
 def image_flop(recipe: Recipe, code: str, prm: dict[str, Any]) -> float:
     """Return what an image of an epoch costs, forward and backward, selection included."""
-    training, whole = recipe.training, _count_net(code, json.dumps(prm))
+    training = recipe.training
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):  # where a network's file is written
+        net = construct(open_network(code, prm), (_COUNTED, 3, 32, 32), (10,), prm)
+    whole = _count(net.train())[1]
     if training.kept_part == 1:
         return whole
     forward, both = _count(Proxy(10))
     proxy = forward + (both - forward) / HardestImages.EVERY  # backward through the whole batch
     return training.kept_until * (training.kept_part * whole + proxy) + (1 - training.kept_until) * whole
-
-
-@functools.cache
-def _count_net(code: str, prm: str) -> float:
-    values = json.loads(prm)
-    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):  # where a network's file is written
-        net = construct(open_network(code, values), (_COUNTED, 3, 32, 32), (10,), values)
-    return _count(net.train())[1]
 
 
 def _count(net: torch.nn.Module) -> tuple[float, float]:
@@ -215,8 +209,7 @@ def train_ours(job: dict[str, Any], seed: int, data: Cifar10, settings: dict[str
         loop.train()
         # A recipe is chosen on held-out images: then the test images are not read.
         accuracy = loop.history[-1]["val_accuracy"] if held else loop.finish()["test_accuracy"]
-        figures = loop.figures()
-        views = loop.measure(SixViews)
+        figures, views = loop.figures(), loop.measure(SixViews)
     return {
         "plain": accuracy,
         "views": views,
