@@ -53,7 +53,7 @@ OutDir = Annotated[
 ]
 Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help=UNSAFE)]
 
-SlotName = Literal["stem", "residual", "attention", "downsample", "norm", "activation", "stochastic_depth", "head"]
+SlotName = Literal["residual", "attention", "downsample", "stochastic_depth"]
 
 
 @_train.command("assemble")

@@ -191,8 +191,8 @@ def test_names_of_the_network_stay_and_those_of_blocks_move(folder: Path) -> Non
 
 
 @table(__file__, "assemble.md", "Built in parts and other slots", globals())
-def test_built_in_parts_and_other_slots(slots: dict[str, str], folder: Path) -> None:
-    made = assemble(recipe(slots), folder if slots.get("head") == "PoolHead" else None)
+def test_built_in_parts_and_other_slots(slots: dict[str, str]) -> None:
+    made = assemble(recipe(slots))
     net = net_of(made).eval()
     assert net(torch.randn(2, 3, 16, 16)).shape == (2, 10)
     assert ("stochastic_depth" in made.prm) == ("stochastic_depth" in slots)

@@ -27,22 +27,20 @@ from train.compose.candidates import (
     try_in_slots,
 )
 from train.compose.network_text import (
-    PREAMBLE,
     drops,
     hyperparameters,
     network_imports,
     network_text,
     support_text,
 )
-from train.model.recipe import Network, Recipe, to_recipe
+from train.model.recipe import Network, Recipe, Slots, to_recipe
 from train.model.slots import NONE, SLOTS, Filler, list_widths
 
 _WRAP = 118
 _OURS = "MIT"  # license of the text between the blocks
 
-#: The factories that can be passed to other fillers.
-_SHARED = ("norm", "activation")
-_OTHERS = ("stem", "residual", "attention", "stochastic_depth", "downsample", "head")
+#: In the order of their parts in the file.
+_ORDER = ("norm", "activation", "stem", "residual", "attention", "stochastic_depth", "downsample", "head")
 
 _HEADING = "The network."
 _STATED = set(Ingredient.model_fields) - {"slot"}
@@ -102,13 +100,7 @@ def assemble(
 
 def _assemble(recipe: Recipe, chosen: Fillers, box: CachedSandbox) -> tuple[str, dict[str, float], Fillers, Answer]:
     """Return the file, its hyperparameters, the fillers as they fit, and the answer about the network."""
-    # The factories first: other blocks may take them as arguments.
-    settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, box, PREAMBLE)
-    bundled = bundle(_parts(settled))
-    shared = _fill_slots(recipe, settled, bundled.names)
-    support = f"{bundled.text}\n\n{support_text(shared['norm'], shared['activation'])}"
-    others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
-    settled |= _settle(others, recipe, box, support)
+    settled = _settle(chosen, recipe, box)
     code, prm = _render(recipe, settled)
     (ran,) = probe(box, NETWORK, [NetworkToProbe(code, prm)])
     return code, prm, settled, ran
@@ -120,14 +112,13 @@ def choose_fillers(recipe: Recipe, folder: Path | None) -> Fillers:
     Raises: UserError for an unknown block, or one without a folder.
     """
     library = open_library(folder) if folder is not None else None
-    slots = (*_SHARED, *_OTHERS)
-    return {slot: filler for slot in slots if (filler := choose(slot, recipe, library)) is not None}
+    return {slot: filler for slot in _ORDER if (filler := choose(slot, recipe, library)) is not None}
 
 
-def _settle(chosen: Fillers, recipe: Recipe, box: CachedSandbox, support: str) -> Fillers:
+def _settle(chosen: Fillers, recipe: Recipe, box: CachedSandbox) -> Fillers:
     """Return the fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
-    tried = [(slot, filler, list_widths(slot, recipe.model)) for slot, filler in chosen.items()]
-    settled = {}
+    tried = [(slot, filler, list_widths(slot, recipe.model)) for slot, filler in chosen.items() if slot in SLOTS]
+    settled, support = dict(chosen), support_text(chosen["norm"], chosen["activation"])
     for (slot, _, widths), (filler, answer) in zip(tried, try_in_slots(box, tried, support), strict=True):
         if not answer.fits:
             shown = ", ".join(map(str, widths))
@@ -145,7 +136,7 @@ def _render(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, float]]:
     prm = hyperparameters(recipe, drops(filled))
     if prm["lr"] > 1:
         raise UserError(f"training.learning_rate: {prm['lr']}; the hyperparameters of LEMUR lie in 0..1")
-    found = {slot: settled[slot].block for slot in _OTHERS if slot in settled}
+    found = {slot: filler.block for slot, filler in settled.items()}
     named = [f"{slot.replace('_', ' ')} {block.name}" for slot, block in found.items() if block]
     about = f"Its blocks: {', '.join(named)}." if named else "All its parts are built in."
     text = network_text(recipe, filled, about)
@@ -197,7 +188,7 @@ def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:
         f"Prm:     {json.dumps(dict(prm), sort_keys=True)}",
         f"Stages:  {stages} (blocks x channels)",
     ]
-    for slot in SLOTS:
+    for slot in Slots.model_fields:
         filler = fillers.get(slot)
         origin = f" ({filler.block.license if filler.block else 'built in'})" if filler else ""
         lines.append(f"{slot:<17} {filler.use if filler else NONE}{origin}")

@@ -159,6 +159,8 @@ def choose(slot: str, recipe: Recipe, library: SlotLibrary | None) -> Filler | N
             raise UserError(f"{where}: {wanted.use!r} is built in and takes no arguments; leave them out")
         return part
     known = f"built in: {', '.join(map(repr, list_built_ins(slot)))}"
+    if slot not in SLOTS:
+        raise UserError(f"{where}: no part {wanted.use!r}; {known}; blocks fill {', '.join(SLOTS)}")
     if library is None:
         blocks = "for blocks, pass --in DIR, a folder written by `lemur extract`"
         raise UserError(f"{where}: no part {wanted.use!r}; {known}; {blocks}")
@@ -333,7 +335,7 @@ def _split_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Common parameter names for input channels, output channels, a rate, and the number of classes.
+#: Common parameter names for input channels, output channels, and a rate.
 _IN = _split_names(
     """
     in_channels in_chs in_planes inplanes inchannels in_channel in_chans in_ch in_c ch_in c_in c1 inp nin in_dim dim
@@ -348,21 +350,18 @@ _OUT = _split_names(
     """
 )
 _RATE = _split_names("drop_prob p drop drop_path_rate drop_rate drop_path rate prob stochastic_depth_prob")
-_CLASSES = _split_names("num_classes n_classes num_class classes nc out_features out_channels")
 
 #: Arguments that select a mode: the value that the slot requires.
-_MODES = {("stochastic_depth", "mode"): "'row'", ("downsample", "stride"): "2", ("stem", "stride"): "1"}
+_MODES = {("stochastic_depth", "mode"): "'row'", ("downsample", "stride"): "2"}
 
 #: Names that recorded expressions may use, because they mean the same in every file.
 _ALLOWED_NAMES = frozenset({"nn", "torch", "dict", "list", "tuple", "channels"})
 #: Values to try for an output-channels argument; in other slots it gets the input channels.
-_OUT_CHOICES = {"head": ["classes"], "stem": ["out_channels"], "downsample": ["channels", "out_channels"]}
+_OUT_CHOICES = {"downsample": ["channels", "out_channels"]}
 
 
 def list_builds(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
     """Return the argument lists to try, as Python text with the slot's names: the fewest arguments first."""
-    if slot == "activation":
-        return ("",)
     init = json.loads(block.arguments or "{}").get("init", {})
     positional = list(init.get("args", ()))
     order = [parameter.name for parameter in spec.constructor if parameter.kind == "positional"]
@@ -373,7 +372,7 @@ def list_builds(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
     parameters = [parameter for parameter in spec.constructor if parameter.kind in ("positional", "keyword")]
     required = {parameter.name for parameter in parameters if parameter.default is None}
     names = {parameter.name for parameter in parameters}
-    if SLOTS[slot].get("channels") == "channels" and not any(_find_role(slot, name, names) == "in" for name in names):
+    if "channels" in SLOTS[slot] and not any(_find_role(slot, name, names) == "in" for name in names):
         # No name identifies the channels: an equal value does.
         sizes = next(iter(spec.cases[0].inputs.values())).rpartition(" ")[2].split("×")
         recorded = {name: "channels" if value in sizes[1:2] else value for name, value in recorded.items()}
@@ -390,7 +389,7 @@ def list_builds(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
 def _choose(slot: str, parameters: list[SpecArgument], recorded: Mapping[str, str], out: str) -> dict[str, str] | None:
     """Return one set of arguments; None if a required argument has no value."""
     names = {parameter.name for parameter in parameters}
-    values = {"in": "in_channels" if slot == "stem" else "channels", "out": out, "rate": "rate", "classes": "classes"}
+    values = {"in": "channels", "out": out, "rate": "rate"}
     chosen: dict[str, str] = {}
     for parameter in parameters:
         role = _find_role(slot, parameter.name, names)
@@ -406,12 +405,10 @@ def _choose(slot: str, parameters: list[SpecArgument], recorded: Mapping[str, st
 
 
 def _find_role(slot: str, name: str, names: set[str]) -> str:
-    """Return the role of a parameter (`in`, `out`, `rate`, `classes` or empty), judged by all parameter names."""
+    """Return the role of a parameter (`in`, `out`, `rate` or empty), judged by all parameter names."""
     lower = name.lower()
     if slot == "stochastic_depth":
         return "rate" if lower in _RATE else ""
-    if slot == "head" and lower in _CLASSES:
-        return "classes"
     others = {other.lower() for other in names} - {lower}
     if lower in _OUT and (lower not in _IN or others & (_IN - _OUT)):
         return "out"

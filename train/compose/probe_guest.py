@@ -33,7 +33,6 @@ SQUARES, SIZES = ((16, 16), (8, 8)), ((16, 16), (12, 8))  # heights and widths
 _ALIAS_LIMIT = 0.1  # of |output|, for an input of size 1 at the Nyquist frequency
 _BORDER = 2
 _DROP_BATCH, _DROP_RATES, _DEVIATIONS = 512, (0.5, 0.25), 5.0
-_NORM_SCALE, _NORM_TOLERANCE = 8.0, 0.05
 _MOST_CHILDREN = 48  # of a block, whose outputs are zeroed one after another
 _RATE = 0.2
 _MOST_GATE, _ROUNDING = 2.0, 1e-4  # what a gate multiplies with: twice a sigmoid is in use
@@ -250,12 +249,6 @@ def with_nonzero_parameters(module: nn.Module) -> nn.Module:
 # --- the slots --------------------------------------------------------------------------------------------------------
 
 
-def check_stem(make: Make, values: Json) -> Json:
-    """Check that images become maps with the channels of the first stage, and keep height and width."""
-    run_on_maps(make, values["in_channels"], SQUARES, values["out_channels"])
-    return {}
-
-
 def check_residual(make: Make, values: Json) -> Json:
     """Check that it keeps the shape, and that zeroing the output of one child, the branch's end, makes it the identity.
 
@@ -385,36 +378,6 @@ def _is_antialiased(module: nn.Module, channels: int) -> bool:
     return even and steady and max(float(wave.abs().mean()) for wave in waves) < _ALIAS_LIMIT * constant
 
 
-def check_norm(make: Make, values: Json) -> Json:
-    """Check that it keeps the shape, and that its output hardly depends on the scale of its input."""
-    run_on_maps(make, values["channels"], SIZES)
-    inputs = random_input((BATCH, values["channels"], 8, 8))
-    with torch.no_grad():
-        plain, scaled = make().train()(inputs.clone()), make().train()(inputs * _NORM_SCALE)
-    close = float((plain - scaled).abs().max()) <= _NORM_TOLERANCE * float(plain.abs().max())
-    require(close, f"does not normalise: {_NORM_SCALE:g} times its input gives another output")
-    return {}
-
-
-def check_activation(make: Make, values: Json) -> Json:
-    """Check that it keeps the shape, works elementwise, and is not linear."""
-    shape = (BATCH, values["channels"], 8, 8)
-    run_filler(make, shape)
-    module = make().eval()
-    inputs, other = random_input(shape), random_input(shape, seed=2)
-    order = torch.randperm(inputs.numel(), generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        output = module(inputs.clone())
-        shuffled = module(inputs.flatten()[order].reshape(shape).clone())
-        both = module(inputs + other)
-        added = output + module(other.clone())
-    elementwise = torch.allclose(output.flatten()[order].reshape(shape), shuffled, atol=1e-6)
-    require(elementwise, "is not elementwise: permuting elements changes their values")
-    require(not torch.equal(output, inputs), "gives its input back unchanged in eval mode")
-    require(not torch.allclose(both, added, atol=1e-4), "is linear")
-    return {}
-
-
 def check_stochastic_depth(make: Make, values: Json) -> Json:
     """Check that it is the identity in eval mode and at rate 0, and in train mode drops samples but keeps the mean.
 
@@ -453,20 +416,9 @@ def _check_dropping(inputs: Tensor, output: Tensor, rate: float) -> None:
     require(abs(share - rate) <= _DEVIATIONS * spread, f"drops {share:.0%} of the samples at rate {rate}")
 
 
-def check_head(make: Make, values: Json) -> Json:
-    """Check that maps of any size become one value per class."""
-    for height, width in SQUARES:
-        run_filler(make, (BATCH, values["channels"], height, width), (BATCH, values["classes"]))
-    return {}
-
-
 CHECKS: dict[str, Callable[[Make, Json], Json]] = {
-    "stem": check_stem,
     "residual": check_residual,
     "attention": check_attention,
     "downsample": check_downsample,
-    "norm": check_norm,
-    "activation": check_activation,
     "stochastic_depth": check_stochastic_depth,
-    "head": check_head,
 }

@@ -19,9 +19,6 @@ FACTORIES = {
 }
 
 LINE = 120  # characters
-_IMAGE_CHANNELS = 3
-_CLASSES = 10
-_MOST_NORM_PARAMETERS = 8  # per channel
 _MAPS = 4  # dimensions: images, channels, height, width
 
 
@@ -78,16 +75,13 @@ class Filler:
 
 _CHANNELS = {"channels": "channels", "in_channels": "channels", "out_channels": "channels"}
 
-#: By slot, the Python names that a recipe's placeholders stand for: `$channels`, `$norm` and the like.
+#: The slots that blocks can fill. By slot, the Python names that a recipe's placeholders stand for: `$channels`,
+#: `$norm` and the like.
 SLOTS: dict[str, dict[str, str]] = {
-    "stem": {"channels": "in_channels", "in_channels": "in_channels", "out_channels": "out_channels", **FACTORIES},
     "residual": {**_CHANNELS, "rate": "rate", **FACTORIES},
     "attention": {**_CHANNELS, **FACTORIES},
     "downsample": {**_CHANNELS, "out_channels": "out_channels", **FACTORIES},
-    "norm": _CHANNELS,
-    "activation": {},
     "stochastic_depth": {"rate": "rate"},
-    "head": {**_CHANNELS, "classes": "classes", **FACTORIES},
 }
 
 
@@ -99,41 +93,20 @@ def suits(slot: str, spec: Spec) -> bool:
     if len(inputs) != 1 or not outputs:
         return False
     keeps, parameters = spec.keeps_shape is True, spec.parameters or 0
-    if slot == "activation":
-        needed = [item for item in spec.constructor if item.default is None and item.kind in ("positional", "keyword")]
-        return keeps and not needed and parameters <= 1
     if slot == "stochastic_depth":
         return keeps and spec.identity_in_eval is True and not parameters
-    shape = _shape(inputs[0])
-    if len(shape) != _MAPS or not inputs[0].startswith("float32"):
+    sizes = inputs[0].rpartition(" ")[2].split("×")  # as in `float32 2×16×8×8`
+    if len(sizes) != _MAPS or not inputs[0].startswith("float32"):
         return False
-    dimensions = len(_shape(outputs[0])) if len(outputs) == 1 else 0
-    if slot == "stem":
-        return dimensions == _MAPS and spec.downsampling == 1 and parameters > 0
-    if slot == "downsample":
-        return spec.downsampling == 2
-    if slot == "head":
-        return dimensions == 2
-    if slot == "norm":
-        return keeps and bool(spec.constructor) and parameters <= _MOST_NORM_PARAMETERS * int(shape[1])
-    return keeps and parameters > 0
-
-
-def _shape(tensor: str) -> list[str]:
-    """Return the sizes of a tensor in a spec's notation, as in `float32 2×16×8×8`."""
-    return tensor.rpartition(" ")[2].split("×")
+    return spec.downsampling == 2 if slot == "downsample" else keeps and parameters > 0
 
 
 def list_sizes(slot: str, widths: Sequence[int]) -> list[dict[str, int]]:
     """Return the values at which a filler of this slot must work, for stages of these widths."""
-    if slot == "stem":
-        return [{"in_channels": _IMAGE_CHANNELS, "out_channels": widths[0]}]
     if slot == "downsample":
         pairs = list(pairwise(widths)) or [(widths[0], widths[0])]
         return [{"channels": before, "out_channels": after} for before, after in dict.fromkeys(pairs)]
-    if slot == "head":
-        return [{"channels": widths[-1], "classes": _CLASSES}]
-    if slot in ("activation", "stochastic_depth"):
+    if slot == "stochastic_depth":
         return [{"channels": widths[-1]}]
     return [{"channels": width} for width in dict.fromkeys(widths)]
 
