@@ -83,9 +83,9 @@ def assemble_(
     if slot is not None:
         if folder is None:
             raise UsageError("--candidates needs --in DIR, the blocks to try")
-        from train.compose.candidates import candidates
+        from train.compose.assemble import list_candidates
 
-        results = candidates(slot, folder, unsafe=unsafe_no_sandbox)
+        results = list_candidates(slot, folder, unsafe=unsafe_no_sandbox)
         lines = [make_visible(candidate.line()) for candidate in results]
         lines.append(f"{sum(candidate.fits for candidate in results)} of {len(results)} fit")
         _print({"slot": slot, "candidates": [asdict(candidate) for candidate in results]}, lines, as_json=as_json)

@@ -18,9 +18,8 @@ import torch
 from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
 from tests.builders.suites import table
-from train.compose.assemble import assemble
+from train.compose.assemble import PREAMBLE, assemble, network_text
 from train.compose.candidates import open_library
-from train.compose.network_text import PREAMBLE, network_text
 from train.model.contract import check_contract
 from train.model.recipe import SHIPPED, Network, Recipe, Slots, load_recipe
 from train.model.slots import Filler

@@ -8,7 +8,8 @@ from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
 from tests.builders import slot_blocks
 from tests.builders.suites import read_table, table
-from train.compose.candidates import SlotCandidate, build_from_recipe, candidates, list_builds, open_library
+from train.compose.assemble import SlotCandidate, list_candidates
+from train.compose.candidates import build_from_recipe, list_builds, open_library
 from train.model.recipe import ModelSettings, Slots
 from train.model.slots import BUILT_IN, SLOTS, list_sizes, list_widths, suits
 
@@ -21,14 +22,14 @@ def names(found: list[SlotCandidate]) -> list[str]:
 
 
 def test_each_kind_is_found_by_what_it_does(folder: Path) -> None:
-    found = candidates("downsample", folder, WIDTHS)
+    found = list_candidates("downsample", folder, WIDTHS)
     assert names(found) == ["kit.pool.Blur", "kit.pool.Subsample", "other.pool.Blur"]
     assert [one.facts["antialiased"] for one in found] == [True, False, True]
-    dropping = candidates("stochastic_depth", folder, WIDTHS)
+    dropping = list_candidates("stochastic_depth", folder, WIDTHS)
     assert names(dropping) == ["kit.drop.DropBranch"]
-    residual = {one.block.rpartition(".")[2]: one for one in candidates("residual", folder, WIDTHS)}
+    residual = {one.block.rpartition(".")[2]: one for one in list_candidates("residual", folder, WIDTHS)}
     assert residual["PreAct"].facts["branch_end"] == "last"
-    found = candidates("attention", folder, WIDTHS)
+    found = list_candidates("attention", folder, WIDTHS)
     assert [one.fits for one in found] == sorted((one.fits for one in found), reverse=True)
     fitting = [one.parameters for one in found if one.parameters is not None]
     assert fitting == sorted(fitting)
@@ -38,20 +39,20 @@ def test_each_kind_is_found_by_what_it_does(folder: Path) -> None:
 
 
 def test_a_second_time_nothing_is_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = candidates("downsample", folder, WIDTHS)
+    first = list_candidates("downsample", folder, WIDTHS)
 
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError("no sandbox is needed")
 
     monkeypatch.setattr(cached, "Sandbox", refuse)
-    assert candidates("downsample", folder, WIDTHS) == first
+    assert list_candidates("downsample", folder, WIDTHS) == first
     with pytest.raises(AssertionError, match="no sandbox"):
-        candidates("downsample", folder, (4, 8))
+        list_candidates("downsample", folder, (4, 8))
 
 
 def test_wrong_questions(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no blocks\.parquet; pass a folder written by `lemur extract"):
-        candidates("attention", tmp_path)
+        list_candidates("attention", tmp_path)
     for name in ("blocks.parquet", "specs.jsonl", "required_repos.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / "specs.jsonl").write_text("{]\n")

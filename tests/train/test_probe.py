@@ -9,9 +9,11 @@ import pytest
 
 from tests.builders.slot_blocks import BATCH_DROP, ELEMENT_DROP, HEAD, TEXTS, UNSCALED_DROP
 from tests.builders.suites import read_table
-from train.compose.candidates import default_support
+from train.compose.assemble import support_text
 from train.compose.probe_guest import probe_filler, probe_network
-from train.model.slots import SLOTS, list_sizes
+from train.model.slots import BUILT_IN, SLOTS, list_sizes
+
+SUPPORT = support_text(BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"])
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +31,7 @@ def ask(slot: str, text: str, *builds: str, widths: tuple[int, ...] = (8, 16)) -
                 "codes": [HEAD + text if "class " in text else ""],
                 "target": target,
                 "builds": list(builds),
-                "support": default_support(),
+                "support": SUPPORT,
                 "sizes": list_sizes(slot, widths),
             }
         )

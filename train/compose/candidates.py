@@ -1,4 +1,4 @@
-"""Fillers for slots: the ones that a recipe names, and the blocks of an extraction folder that could be used.
+"""Fillers for slots: built-in parts and the blocks of an extraction folder, and the arguments to try them with.
 
 Whether a block fits is decided by running it in the sandbox, not by its name. Its constructor arguments are derived
 from the names of its parameters and from recorded values.
@@ -26,11 +26,9 @@ from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.licenses import combine_licenses
 from manifests.provenance.parts import read_parts
 from manifests.records import Block, Spec, SpecArgument
-from train.compose.network_text import support_text
 from train.model.recipe import Recipe, Slot
-from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_built_ins, list_sizes, suits
+from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_built_ins, list_sizes
 
-WIDTHS = (32, 128, 256)
 LIMITS = Limits(wall_seconds=120, cpu_seconds=45, memory_bytes=3 * 2**30)
 
 _ERROR_CHARACTERS = 200
@@ -274,58 +272,6 @@ def try_in_slots(
             filler = replace(filler, forms=forms, builds=(answer.build,), facts=dict(answer.facts))
         settled.append((filler, answer))
     return settled
-
-
-@dataclass(frozen=True, slots=True)
-class SlotCandidate:
-    """One block that was tried in a slot, with the outcome.
-
-    `binding`: the arguments that fit, or that got furthest; `facts`: the observations of the slot's check.
-    """
-
-    block: str
-    fits: bool
-    reason: str | None
-    binding: str
-    parameters: int | None
-    facts: Json
-
-    def line(self) -> str:
-        """Return one line to print."""
-        if not self.fits:
-            return f"no   {self.block}: {self.reason}"
-        facts = {name.replace("_", " "): value for name, value in self.facts.items() if value not in ("", False)}
-        texts = [f", {name}" if value is True else f", {name} {value}" for name, value in facts.items()]
-        return f"fits {self.block}({self.binding}): {self.parameters:,} parameters{''.join(texts)}"
-
-
-def candidates(slot: str, folder: Path, widths: Sequence[int] = WIDTHS, *, unsafe: bool = False) -> list[SlotCandidate]:
-    """Return the blocks worth trying in a slot: those that fit first, then by parameter count and id.
-
-    Blocks are tried if their observed behavior makes a fit possible. Each result says that the block meets the slot's
-    contract at all these widths, or why it does not. Outcomes are cached.
-
-    Raises: UserError for an unknown folder, or if no sandbox is available.
-    """
-    library = open_library(folder)
-    tried = []
-    for spec in map(library.spec, library.facts):
-        block = library.block(spec.block) if suits(slot, spec) else None
-        if block is not None and block.code is not None and not foreign_imports(block):
-            tried.append((slot, library.filler(block, list_builds(slot, block, spec)), widths))
-    with open_prober(unsafe=unsafe, jobs=2) as box:
-        results = [
-            SlotCandidate(filler.use, True, None, answer.build, answer.parameters, dict(answer.facts))
-            if answer.fits
-            else SlotCandidate(filler.use, False, answer.reason, answer.build, None, {})
-            for filler, answer in try_in_slots(box, tried, default_support(), f"{slot} candidates")
-        ]
-    return sorted(results, key=lambda result: (not result.fits, result.parameters or 0, result.block))
-
-
-def default_support() -> str:
-    """Return the text of the factories with the default built-in norm and activation."""
-    return support_text(BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"])
 
 
 # --- constructor arguments of blocks in slots -------------------------------------------------------------------------

@@ -51,7 +51,10 @@ class Slot(_FrozenRecipePart):
 
 
 class Slots(_FrozenRecipePart):
-    """The slots of the network; `none` leaves out attention or stochastic depth."""
+    """The slots of the network; `train.model.slots` has the four for blocks, and the built-in parts of all.
+
+    `none` leaves out attention or stochastic depth.
+    """
 
     stem: Slot = Slot(use="conv3x3")
     residual: Slot = Slot(use="preact_basic")

@@ -10,7 +10,7 @@ from lemur_core.files import Json
 from manifests.records import Block, Spec
 from train.model.recipe import ModelSettings
 
-#: Values that a factory of the network's file can pass on in any slot; see `train.compose.network_text`.
+#: Values that a factory of the network's file can pass on in any slot; see `network.py.jinja`.
 FACTORIES = {
     "norm": "make_norm",
     "activation": "make_activation",
