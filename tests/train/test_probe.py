@@ -28,7 +28,7 @@ def ask(slot: str, text: str, *builds: str, widths: tuple[int, ...] = (8, 16)) -
         return probe_filler(
             {
                 "slot": slot,
-                "codes": [HEAD + text if "class " in text else ""],
+                "code": HEAD + text if "class " in text else "",
                 "target": target,
                 "builds": list(builds),
                 "support": SUPPORT,

@@ -45,7 +45,7 @@ def block_of(library: Path, name: str) -> Block:
 
 
 def filler_of(block: Block) -> Filler:
-    return Filler(block.block, block.name, (), forms=(block,))
+    return Filler(block.block, block.name, (), block=block)
 
 
 def network_of(blocks: list[tuple[str, Block]]) -> str:

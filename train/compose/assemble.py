@@ -26,7 +26,6 @@ from manifests.provenance.licenses import combine_licenses
 from manifests.records import Ingredient
 from train.compose.candidates import (
     NETWORK,
-    Answer,
     NetworkToProbe,
     choose,
     foreign_imports,
@@ -88,25 +87,15 @@ def assemble(
     recipe = to_recipe(recipe)
     chosen = choose_fillers(recipe, None if library is None else Path(library))
     with open_prober(unsafe=unsafe_no_sandbox) if box is None else contextlib.nullcontext(box) as opened:
-        code, prm, settled, ran = _assemble(recipe, chosen, opened)
-        if ran.cut:
-            # A minimized form holds what was observed of the block alone; inside the network it may need more.
-            full = {slot: replace(filler, forms=filler.forms[-1:]) for slot, filler in chosen.items()}
-            code, prm, settled, ran = _assemble(recipe, full, opened)
+        settled = _settle(chosen, recipe, opened)
+        code, prm = _render(recipe, settled)
+        (ran,) = probe(opened, NETWORK, [NetworkToProbe(code, prm)])
     name = recipe.model.name
     if not ran.fits:
         raise UserError(f"{name}: the assembled network does not run: {ran.reason}; change its slots or widths")
     blocks = [(slot, block) for slot in chosen if (block := settled[slot].block)]
     stated = [{"slot": slot, **block.model_dump(include=_STATED)} for slot, block in blocks]
     return Network(name, code, prm, tuple(map(Ingredient.model_validate, stated)), recipe)
-
-
-def _assemble(recipe: Recipe, chosen: Fillers, box: CachedSandbox) -> tuple[str, dict[str, float], Fillers, Answer]:
-    """Return the file, its hyperparameters, the fillers as they fit, and the answer about the network."""
-    settled = _settle(chosen, recipe, box)
-    code, prm = _render(recipe, settled)
-    (ran,) = probe(box, NETWORK, [NetworkToProbe(code, prm)])
-    return code, prm, settled, ran
 
 
 def choose_fillers(recipe: Recipe, folder: Path | None) -> Fillers:
@@ -163,8 +152,8 @@ def _blocks(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, str]]:
 
 
 def _parts(settled: Fillers) -> list[Part]:
-    fillers = [(slot, filler) for slot, filler in settled.items() if filler.codes[0]]
-    return [Part(slot, filler.target, filler.codes[0], provenance(slot, filler)) for slot, filler in fillers]
+    fillers = [(slot, filler) for slot, filler in settled.items() if filler.code]
+    return [Part(slot, filler.target, filler.code, provenance(slot, filler)) for slot, filler in fillers]
 
 
 def _fill_slots(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> Fillers:
@@ -352,7 +341,8 @@ def list_candidates(
     for spec in map(library.spec, library.facts):
         block = library.block(spec.block) if suits(slot, spec) else None
         if block is not None and block.code is not None and not foreign_imports(block):
-            tried.append((slot, library.filler(block, list_builds(slot, block, spec)), widths))
+            filler = Filler(block.block, block.name, list_builds(slot, block, spec), block=block)
+            tried.append((slot, filler, widths))
     support = support_text(BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"])
     with open_prober(unsafe=unsafe, jobs=2) as box:
         results = [

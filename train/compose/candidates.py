@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError, missing_name
@@ -35,15 +33,10 @@ _ERROR_CHARACTERS = 200
 _NUMPY = ("import numpy", "from numpy")
 
 _SPECS = "specs.jsonl"
-_UNREAD = frozenset({"observed", "resolutions"})
-#: Columns of a block's row: of the full form, and the matching one of the minimized form.
-_FORMS = {
-    "code": "lean_code",
-    "code_sha256": "lean_sha256",
-    "n_lines": "lean_lines",
-    "requires": "lean_requires",
-    "license": "lean_license",
-}
+#: Of the minimized form, which holds for the calls that were recorded alone: a network may make others.
+_UNREAD = frozenset(
+    {"observed", "resolutions", "lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license"}
+)
 _SHOWN = 8
 
 
@@ -54,14 +47,12 @@ _SHOWN = 8
 class SlotLibrary:
     """The blocks of one extraction folder by id, as plain rows; records are built on request.
 
-    If a block has a minimized form, its row has code, requirements, license and digest of that form, and `full_facts`
-    those of the full one. The license covers all code in it, which may come from several sources.
+    The license of a block covers all code in it, which may come from several sources.
     """
 
     folder: Path
     rows: dict[str, Json]
     facts: dict[str, Json]
-    full_facts: dict[str, Json]
 
     def block(self, block: str) -> Block:
         """Return the record of an id, without the columns that are not read."""
@@ -70,14 +61,6 @@ class SlotLibrary:
     def spec(self, block: str) -> Spec:
         """Return the source-free spec of an id in `facts`."""
         return Spec.model_validate(self.facts[block])
-
-    def filler(self, block: Block, builds: tuple[str, ...]) -> Filler:
-        """Return a block with the arguments to try: its minimized form if there is one, then the full form."""
-        forms, full = [block], self.full_facts.get(block.block)
-        if full is not None and full["code"] is not None:  # absent if its license forbids publication
-            whole = Block.model_validate(self.rows[block.block] | full)
-            forms += [] if foreign_imports(whole) else [whole]
-        return Filler(block.block, block.name, builds, forms=tuple(forms))
 
     def find(self, use: str) -> Block:
         """Return the block with this id, or the only one whose id ends with it: a bare or dotted name, without version.
@@ -125,14 +108,8 @@ def _read(folder: Path, _times: tuple[int, ...]) -> SlotLibrary:
             rows = {row["block"]: row for row in read_table([folder / TABLE], Block, columns).to_pylist()}
         for block in parts.block_sources.keys() & rows.keys():
             rows[block]["license"] = combine_licenses(parts.licenses(block, rows[block]["license"]))
-        full = {}
-        for block, row in rows.items():
-            minimized = {name: row.pop(lean) for name, lean in _FORMS.items()}
-            if minimized["code"] is not None:
-                full[block] = {name: row[name] for name in _FORMS}
-                row |= minimized
         facts = {spec["block"]: spec for spec in map(json.loads, read_text(folder / _SPECS).splitlines())}
-        library = SlotLibrary(folder, rows, facts, full)
+        library = SlotLibrary(folder, rows, facts)
         for read, ids in ((library.block, rows), (library.spec, facts)):
             for first in list(ids)[:1]:
                 read(first)
@@ -173,8 +150,10 @@ def choose(slot: str, recipe: Recipe, library: SlotLibrary | None) -> Filler | N
         only = "the network's file imports only torch: use another block"
         raise UserError(f"{where}: {block.block} needs {foreign}; {only}")
     if wanted.arguments:
-        return library.filler(block, (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),))
-    return library.filler(block, list_builds(slot, block, library.spec(block.block)))
+        builds = (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),)
+    else:
+        builds = list_builds(slot, block, library.spec(block.block))
+    return Filler(block.block, block.name, builds, block=block)
 
 
 def foreign_imports(block: Block) -> str:
@@ -191,7 +170,7 @@ class FillerToProbe:
     """Does a filler meet its slot's contract at these sizes? `support`: the text of the factories that builds name."""
 
     slot: str
-    codes: Sequence[str]
+    code: str
     target: str
     builds: Sequence[str]
     support: str
@@ -208,16 +187,11 @@ class NetworkToProbe:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Whether it fits: then the form and the build that fit, and what was observed; else why not.
-
-    `build` is the one that got furthest where none fits; `cut`: a minimized form may lack what is needed.
-    """
+    """Whether it fits: then the build that does, and what was observed; else why the best build does not."""
 
     fits: bool
     reason: str = ""
     build: str = ""
-    form: Annotated[int, Field(ge=0, le=1)] = 0
-    cut: bool = False
     parameters: int = 0
     facts: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
@@ -249,7 +223,7 @@ def probe(
 def try_in_slots(
     box: CachedSandbox, fillers: Sequence[tuple[str, Filler, Sequence[int]]], support: str, label: str = ""
 ) -> list[tuple[Filler, Answer]]:
-    """Try fillers in their slots, and return each, settled on the form and the arguments that fit, with its answer.
+    """Try fillers in their slots, and return each, settled on the arguments that fit, with its answer.
 
     Args: fillers: slot, filler, and the widths at which it must fit. support: the text of the factories. label: of the
         progress; none is shown if it is empty.
@@ -257,7 +231,7 @@ def try_in_slots(
     payloads = [
         FillerToProbe(
             slot,
-            filler.codes,
+            filler.code,
             filler.target,
             filler.builds,
             "\n".join([support, *filler.imports]),
@@ -268,8 +242,7 @@ def try_in_slots(
     settled = []
     for (_, filler, _), answer in zip(fillers, probe(box, replace(PROBE, label=label), payloads), strict=True):
         if answer.fits:
-            forms = filler.forms[answer.form :][:1]
-            filler = replace(filler, forms=forms, builds=(answer.build,), facts=dict(answer.facts))
+            filler = replace(filler, builds=(answer.build,), facts=dict(answer.facts))
         settled.append((filler, answer))
     return settled
 

@@ -25,8 +25,6 @@ Make = Callable[..., nn.Module]
 
 _SEED = 0
 _MESSAGE_CHARACTERS = 200
-#: In the reasons that a branch, a table entry or a method which a minimized form lacks may have.
-_CUT = ("left out of the lean form", "KeyError", "AttributeError")
 BATCH = 4
 SQUARES, SIZES = ((16, 16), (8, 8)), ((16, 16), (12, 8))  # heights and widths
 
@@ -71,36 +69,21 @@ def name_error(error: BaseException) -> str:
 
 
 def probe_filler(payload: Json) -> Json:
-    """Try the forms of one filler, and the builds of each, in turn until one meets the slot's contract at all sizes.
+    """Try the builds of one filler in turn until one meets the slot's contract at all sizes.
 
     Args:
-        payload: `slot`; `codes`, closed files or one empty text: a further one is tried only if the first fails by what
-            a minimized form leaves out; `target` and `builds`, as in `train.model.slots.Filler`; `support`, the text of
-            the factories that builds may name; `sizes`, the values that they may name.
+        payload: `slot`; `code`, a closed file or empty; `target` and `builds`, as in `train.model.slots.Filler`;
+            `support`, the text of the factories that builds may name; `sizes`, the values that they may name.
 
-    Returns: the form and the build that fit, parameters and facts; else the reason of the first form's build that got
-        furthest.
+    Returns: the build that fits, parameters and facts; else the reason of the build that got furthest.
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    failed: Json = {}
-    for form, code in enumerate(payload["codes"]):
-        answer = _fit(payload, code)
-        if answer["fits"]:
-            return answer | {"form": form}
-        failed = failed or answer
-        if not failed["cut"]:
-            break
-    return failed
-
-
-def _fit(payload: Json, code: str) -> Json:
-    """Return the answer about one form of a filler."""
     target = payload["target"]
     try:
         scope = vars(load(payload["support"], "factories")).copy()
-        if code:
-            scope[target] = getattr(load(code, "filler"), target)
+        if payload["code"]:
+            scope[target] = getattr(load(payload["code"], "filler"), target)
     except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
         return _refuse(f"its file cannot be executed: {name_error(error)}")
     values = set(payload["sizes"][0]) | {"rate"}
@@ -117,8 +100,8 @@ def _fit(payload: Json, code: str) -> Json:
 
 
 def _refuse(reason: str, build: str = "") -> Json:
-    """Return the answer that it does not fit. What a minimized form leaves out may explain some of the errors."""
-    return {"fits": False, "reason": reason, "build": build, "cut": any(word in reason for word in _CUT)}
+    """Return the answer that it does not fit."""
+    return {"fits": False, "reason": reason, "build": build}
 
 
 def _fit_at_all_sizes(payload: Json, scope: dict[str, Any], build: str) -> Json:

@@ -27,8 +27,8 @@ class Filler:
     """A possible filler of a slot: `TARGET(ARGUMENTS)`; the target is a class of its code, or an expression of torch.
 
     `use` is its name in a recipe. `builds` has the arguments to try, preferred ones first; the names in them are the
-    slot's `values` and the factories. `forms` are those of a block to try: the minimized one, the full one; a built-in
-    part has none, and `own` is its code, empty for parts of torch. `facts`: the observations of the slot's check.
+    slot's `values` and the factories. A built-in part has no block, and `own` is its code, empty for parts of torch.
+    `facts`: the observations of the slot's check.
     `float32`: computed in it where the network is in bfloat16.
     """
 
@@ -37,7 +37,7 @@ class Filler:
     builds: tuple[str, ...]
     own: str = ""
     imports: tuple[str, ...] = ()
-    forms: tuple[Block, ...] = ()
+    block: Block | None = None
     facts: Json = field(default_factory=dict)
     float32: bool = False
 
@@ -63,14 +63,9 @@ class Filler:
         return f"{before}{self.target}(\n{''.join(lines)}{indent}){after}\n"
 
     @property
-    def block(self) -> Block | None:
-        """The block in the form that is tried first; None for a built-in part."""
-        return self.forms[0] if self.forms else None
-
-    @property
-    def codes(self) -> tuple[str, ...]:
-        """Self-contained files, one a form."""
-        return tuple(block.code or "" for block in self.forms) or (self.own,)
+    def code(self) -> str:
+        """A self-contained file; empty for parts of torch."""
+        return (self.block.code or "") if self.block else self.own
 
 
 _CHANNELS = {"channels": "channels", "in_channels": "channels", "out_channels": "channels"}

@@ -207,10 +207,9 @@ def _parents(library: Path | None, record: TrainingRecord) -> list[Parent]:
     """Return the extraction folder of a run's blocks as its parent, unless it lacks the code of one of them."""
     if library is None or not record.ingredients:
         return []
-    known = open_library(library)
-    codes = {(block, row["code_sha256"]) for rows in (known.rows, known.full_facts) for block, row in rows.items()}
+    known = open_library(library).rows
     for part in record.ingredients:
-        if (part.block, part.code_sha256) not in codes:
+        if part.block not in known or known[part.block]["code_sha256"] != part.code_sha256:
             note(f"{library}: has no {part.block} with that code; the folder is not named as a parent")
             return []
     return parents_in(library)
