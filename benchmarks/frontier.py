@@ -38,8 +38,7 @@ from train.data import Cifar10, open_cache
 from train.data.sources import load_cifar10
 from train.model.recipe import Network, Recipe, find_recipe, read_changes
 from train.runs.job import TrainingJob
-from train.runs.loop import HardestImages, Loop, Proxy
-from train.runs.process import CountFlop, choose_context
+from train.runs.loop import CountFlop, HardestImages, Loop, Proxy, choose_context
 
 _PETA = 1e15
 _COUNTED = 8  # images of a batch whose arithmetic is counted

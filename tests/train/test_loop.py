@@ -14,10 +14,13 @@ from tests.builders.suites import table
 from tests.builders.training import Attack
 from train.check_guest import explain, open_network
 from train.runs.job import TrainingReport, copy_plain, read_history, read_progress, watching
-from train.runs.loop import DivergedError, Loop, Pixels, evaluate
-from train.runs.process import (
+from train.runs.loop import (
     DeviceContext,
+    DivergedError,
+    Loop,
+    Pixels,
     choose_context,
+    evaluate,
     load_checkpoint,
     loose_buffers,
     put_back,

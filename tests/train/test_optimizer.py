@@ -12,15 +12,17 @@ from train.data.sources import load_cifar10
 from train.model.recipe import Recipe, Training
 from train.runs.job import TrainingJob
 from train.runs.loop import (
+    Arithmetic,
+    CountFlop,
     Descent,
     HardestImages,
     Lookahead,
     Loop,
     Muon,
+    choose_context,
     freeze_norm_weights,
     start_as_identity,
 )
-from train.runs.process import Arithmetic, CountFlop, choose_context
 
 STEPS = 40
 
