@@ -22,8 +22,7 @@ from train.data import Cifar10
 from train.data.sources import load_cifar10
 from train.model.recipe import Network, Recipe
 from train.runs.job import read_history
-from train.runs.run import Resources, TrainingRun, open_sandbox, train_once
-from train.runs.run_folder import own_scratch
+from train.runs.run import Resources, TrainingRun, open_sandbox, own_scratch, train_once
 
 pytestmark = pytest.mark.slow
 

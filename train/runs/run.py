@@ -3,13 +3,15 @@
 import contextlib
 import hashlib
 import importlib.metadata
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lemur_core.files.atomic import PathLike, atomic_folder
+from lemur_core.files.atomic import PathLike, atomic_folder, check_ours, check_writable, hold_lock
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import hide_progress, note, quiet
 from lemur_core.sandbox import PRELOAD as COMMON
@@ -18,7 +20,7 @@ from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.server.processes import remove_folder
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.kinds import Check
-from manifests.folders.manifest import Stopwatch
+from manifests.folders.manifest import Stopwatch, read_manifest
 from manifests.records import TrainingRecord
 from train.data import Cifar10, count_images
 from train.model.recipe import Network, Recipe, to_recipe
@@ -37,14 +39,9 @@ from train.runs.job import (
 from train.runs.resources import LIBRARIES
 from train.runs.resources import Resources as Resources
 from train.runs.run_folder import (
-    FINAL,
-    NOT_RECORDED,
     REAL_IMAGES,
     can_resume,
-    canonical_json,
     check_storable,
-    find_finished,
-    own_scratch,
     read_training_values,
     result_text,
     verify,
@@ -56,6 +53,9 @@ TRAIN = SandboxStage[TrainingReport]("train.runs.loop:train", TrainingReport, Li
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
 _CHECKPOINTS = 2  # their form; increase it when what the loop keeps in them changes
+#: Values of a run's identity that its manifest states, and its record does not: that has the actual device.
+_NOT_RECORDED = ("held_out", "device")
+_FINAL = ("ok", "diverged")  # running it again would end in the same way
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
 _FRAME = re.compile(r'File "(?:.*/)?network\.py", line (\d+) in (\S+)')
 
@@ -86,7 +86,7 @@ class TrainingRun:
 
         return {
             "code_sha256": _sha256(self.network.code),
-            "prm": canonical_json(dict(self.network.prm)),
+            "prm": json.dumps(dict(self.network.prm), sort_keys=True),
             "recipe_sha256": _sha256(self.network.training_recipe(self.recipe)),
             "seed": self.seed,
             "data_sha256": self.data.sha256,
@@ -99,7 +99,7 @@ class TrainingRun:
 
     def key(self, device: str) -> str:
         """Return the key of the run's checkpoints, which is another one where they have another form."""
-        return _sha256(f"{_CHECKPOINTS} {canonical_json(self.identify(device))}")
+        return _sha256(f"{_CHECKPOINTS} {json.dumps(self.identify(device), sort_keys=True)}")
 
 
 def open_sandbox(data: Path, resources: Resources) -> SharedSandbox:
@@ -160,7 +160,7 @@ def train_once(
     identity = run.identify(resources.device)
     finished = find_finished(out, identity, force=force)
     if finished is not None:
-        more = "" if finished.status in FINAL else f"; it ended with {finished.status}: --force trains it again"
+        more = "" if finished.status in _FINAL else f"; it ended with {finished.status}: --force trains it again"
         note(f"{out}: already has this run; not trained again{more}")
         return finished
     key = run.key(resources.device)
@@ -210,6 +210,56 @@ def train_once(
     return record
 
 
+def find_finished(out: Path, wanted: Mapping[str, object], *, force: bool) -> TrainingRecord | None:
+    """Return the record of the same run if `out` has it; another run that failed is ignored.
+
+    Args: force: also ignore any other run, and the same run if it failed: then it is trained again.
+    Raises: UserError if `out` has other content, unless `force` is set and it is a run with nothing else in it.
+    """
+    if not out.exists() and not out.is_symlink():
+        return None
+    if not out.is_dir():
+        raise UserError(f"{out}: is a file, not a folder; choose another --out")
+    if not any(out.iterdir()):
+        return None
+    try:
+        record, parameters = read_record(out), read_manifest(out).parameters
+        other = [
+            name.removesuffix("_sha256").replace("_", " ")
+            for name, value in wanted.items()
+            if value != (parameters[name] if name in _NOT_RECORDED else getattr(record, name))
+        ]
+    except (OSError, ValueError, KeyError, UserError) as error:  # ValidationError is a ValueError
+        raise UserError(f"{out}: is not the folder of a complete training run; choose another --out") from error
+    final = record.status in _FINAL
+    if not other and (final or not force):
+        return record
+    if final and not force:
+        differs = ", ".join(other)
+        raise UserError(f"{out}: contains another run (it differs in {differs}); choose another --out, or add --force")
+    check_ours(out)
+    return None
+
+
+@contextlib.contextmanager
+def own_scratch(out: Path, key: str) -> Iterator[Path]:
+    """Yield the folder in the cache that a run with this key works in for `out`; foreign code writes there.
+
+    It keeps the files of an earlier part of the same run; the caller removes it once the result is in place.
+    Raises: UserError if another process trains there, or `out` cannot be put in place afterwards.
+    """
+    check_writable(out)
+    if out.is_mount():
+        raise UserError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it as --out")
+    name = hashlib.sha256(f"{key} {out.absolute()}".encode()).hexdigest()[:32]
+    scratch = cache_folder("training") / name
+    with hold_lock(scratch.with_suffix(".lock"), out, "another run trains there"):
+        scratch.mkdir(mode=0o700, exist_ok=True)
+        yield scratch
+    if not scratch.exists():
+        scratch.with_suffix(".lock").unlink(missing_ok=True)
+
+
 def _record(
     run: TrainingRun,
     identity: Mapping[str, object],
@@ -226,7 +276,7 @@ def _record(
     return TrainingRecord.model_validate(
         {
             **{name: getattr(figures, name) for name in reached},
-            **{key: value for key, value in identity.items() if key not in NOT_RECORDED},
+            **{key: value for key, value in identity.items() if key not in _NOT_RECORDED},
             "name": run.network.name,
             "status": status,
             "error": error,

@@ -17,7 +17,6 @@ LEMUR's trainer would get other figures. Our durations exclude evaluation, LEMUR
 Source: `train_n_eval` in `ab/nn/util/Train.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -27,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import check_ours, check_writable, hold_lock, sha256_file
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import count, plural
 from lemur_core.files.progress import note
@@ -46,33 +44,16 @@ from manifests.folders.kinds import (
     lines_text,
     verify_folder,
 )
-from manifests.folders.manifest import (
-    FILE_NAME,
-    Input,
-    Manifest,
-    Parent,
-    Stopwatch,
-    describe_parent,
-    read_manifest,
-)
+from manifests.folders.manifest import FILE_NAME, Input, Manifest, Parent, Stopwatch, describe_parent
 from manifests.folders.tables import READ_ERRORS, describe, read_bytes, read_text
 from manifests.provenance import Inlined, find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord, drop_outcomes
 from train.compose.candidates import open_library
 from train.data import Cifar10
 from train.model.contract import check_contract, lemur_digest, lemur_name
-from train.runs.job import (
-    HISTORY,
-    NET,
-    RECORD,
-    EpochFigures,
-    read_history,
-    read_record,
-)
+from train.runs.job import HISTORY, NET, RECORD, EpochFigures, read_history, read_record
 
-KIND = "run"
 RUNS = "runs"
-FINAL = ("ok", "diverged")  # running it again would end in the same way
 #: How the errors begin of runs that were stopped from outside.
 _STOPPED: dict[str, tuple[str, ...]] = {
     "timeout": ("stopped after ",),
@@ -87,60 +68,6 @@ TASK, DATASET, METRIC = "img-classification", "cifar-10", "acc"
 REAL_IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
 #: Fields that are not part of a trial's uid.
 OUTCOMES = frozenset({"uid", "duration", "accuracy", "epoch"})
-
-
-#: Values of a run's identity that its manifest states, and its record does not: that has the actual device.
-NOT_RECORDED = ("held_out", "device")
-
-
-def find_finished(out: Path, wanted: Mapping[str, object], *, force: bool) -> TrainingRecord | None:
-    """Return the record of the same run if `out` has it; another run that failed is ignored.
-
-    Args: force: also ignore any other run, and the same run if it failed: then it is trained again.
-    Raises: UserError if `out` has other content, unless `force` is set and it is a run with nothing else in it.
-    """
-    if not out.exists() and not out.is_symlink():
-        return None
-    if not out.is_dir():
-        raise UserError(f"{out}: is a file, not a folder; choose another --out")
-    if not any(out.iterdir()):
-        return None
-    try:
-        record, parameters = read_record(out), read_manifest(out).parameters
-        other = [
-            name.removesuffix("_sha256").replace("_", " ")
-            for name, value in wanted.items()
-            if value != (parameters[name] if name in NOT_RECORDED else getattr(record, name))
-        ]
-    except (OSError, ValueError, KeyError, UserError) as error:  # ValidationError is a ValueError
-        raise UserError(f"{out}: is not the folder of a complete training run; choose another --out") from error
-    final = record.status in FINAL
-    if not other and (final or not force):
-        return record
-    if final and not force:
-        differs = ", ".join(other)
-        raise UserError(f"{out}: contains another run (it differs in {differs}); choose another --out, or add --force")
-    check_ours(out)
-    return None
-
-
-@contextlib.contextmanager
-def own_scratch(out: Path, key: str) -> Iterator[Path]:
-    """Yield the folder in the cache that a run with this key works in for `out`; foreign code writes there.
-
-    It keeps the files of an earlier part of the same run; the caller removes it once the result is in place.
-    Raises: UserError if another process trains there, or `out` cannot be put in place afterwards.
-    """
-    check_writable(out)
-    if out.is_mount():
-        raise UserError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it as --out")
-    name = hashlib.sha256(f"{key} {out.absolute()}".encode()).hexdigest()[:32]
-    scratch = cache_folder("training") / name
-    with hold_lock(scratch.with_suffix(".lock"), out, "another run trains there"):
-        scratch.mkdir(mode=0o700, exist_ok=True)
-        yield scratch
-    if not scratch.exists():
-        scratch.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def write_run(
@@ -234,11 +161,6 @@ def images_input(data: Cifar10) -> Input:
     """Return the images as an input of a manifest."""
     arrays = (data.train_images, data.train_labels, data.test_images, data.test_labels)
     return Input(name=data.label, sha256=data.sha256, bytes=sum(array.nbytes for array in arrays))
-
-
-def canonical_json(value: object) -> str:
-    """Return JSON with sorted keys."""
-    return json.dumps(value, sort_keys=True)
 
 
 def can_resume(record: TrainingRecord) -> bool:
@@ -530,5 +452,5 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> F
     return FoundItem(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
 
 
-RUN = Kind(KIND, "lemur train run", derive=derive_run, laws=(check_run,), page=run_page, items=list_run)
+RUN = Kind("run", "lemur train run", derive=derive_run, laws=(check_run,), page=run_page, items=list_run)
 verify = functools.partial(verify_folder, RUN)
