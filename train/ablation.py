@@ -44,7 +44,6 @@ from train.runs.run_folder import (
     RUNS,
     can_resume,
     images_input,
-    list_finished_runs,
     list_run,
     parents_in,
     result_text,
@@ -297,12 +296,11 @@ def _count(records: Sequence[TrainingRecord]) -> dict[str, object]:
 
 def read_study(folder: Path, plan: Mapping[str, Any]) -> Records:
     """Return the records of a study's finished runs."""
-    finished = set(list_finished_runs(folder))
     return {
         variant: {
-            seed: read_record(folder / RUNS / name)
+            seed: read_record(run)
             for seed in plan["seeds"]
-            if (name := run_name(variant, seed)) in finished
+            if (run := folder / RUNS / run_name(variant, seed)).is_dir()
         }
         for variant in plan["variants"]
     }

@@ -312,11 +312,6 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
     return EntryLibrary("Runs", "runs", facets, numbers, entries, views, len(names), RUNS, "held out, %")
 
 
-def list_finished_runs(folder: Path) -> list[str]:
-    """Return the names of a study's finished runs."""
-    return sorted(path.parent.name for path in (folder / RUNS).glob(f"[!.]*/{RECORD}"))
-
-
 def result_text(record: TrainingRecord) -> str:
     """Summarize the result of a run in a few words."""
     if record.status != "ok":
