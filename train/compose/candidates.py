@@ -149,10 +149,10 @@ def choose(slot: str, recipe: Recipe, library: SlotLibrary | None) -> Filler | N
     if foreign := foreign_imports(block):
         only = "the network's file imports only torch: use another block"
         raise UserError(f"{where}: {block.block} needs {foreign}; {only}")
-    if wanted.arguments:
-        builds = (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),)
-    else:
+    if not wanted.arguments:
         builds = list_builds(slot, block, library.spec(block.block))
+    else:
+        builds = (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),)
     return Filler(block.block, block.name, builds, block=block)
 
 
