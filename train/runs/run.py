@@ -182,11 +182,12 @@ def train_once(
             key=key,
         )
         job = Job(str(out), TRAIN.guest, asdict(payload), resources.limits(), scratch=str(scratch.resolve()))
-        batch, epochs = min(run.recipe.training.batch_size, run.image_count), run.recipe.training.epochs
-        size = (epochs, epochs * (run.image_count // batch), batch)
+        training, batch = run.recipe.training, min(run.recipe.training.batch_size, run.image_count)
+        an_epoch = run.image_count // batch
+        steps = an_epoch * (training.epochs - 1) + max(1, round(training.last_part * an_epoch))
         with (
             open_sandbox(run.data.folder, resources) if box is None else contextlib.nullcontext(box) as opened,
-            contextlib.nullcontext() if quiet() else watching(scratch.resolve(), name, *size),
+            contextlib.nullcontext() if quiet() else watching(scratch.resolve(), name, training.epochs, steps, batch),
         ):
             (outcome,) = opened.run([job])
         report = TRAIN.read(outcome).answer
