@@ -1,6 +1,5 @@
 """Publish a finished folder after checks, screening and comparison, in one commit; fetch one as a whole."""
 
-import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -29,8 +28,6 @@ _ATTRIBUTES, _IGNORES = ".gitattributes", ".gitignore"
 _BRIEF = 10.0  # seconds that a dry run waits for an answer of the Hub
 #: Smaller files are sent from memory, as they were when they were checked.
 _IN_MEMORY = 16 << 20
-#: The first line of our commits; `Changes` follows.
-_TITLE = re.compile(r"Publish (?P<kind>[\w-]+): \d")
 _LISTED = 20  # files of each kind; --json lists all of them
 
 
@@ -115,16 +112,15 @@ def _check_conflicts(repo_id: str, remote: _Remote, kind: str, *, force: bool) -
     """
     if ignores := [name for name in remote.files if name.split("/")[-1] == _IGNORES]:
         raise UserError(f"{repo_id}: contains {ignores[0]}, with which the Hub ignores files; remove it there first")
-    ours = _TITLE.match(remote.title)
-    if force or not remote.files or (ours is not None and ours["kind"] == kind):
-        return
-    conflict = f"commit {(remote.head or '')[:12]} there, {remote.title!r}, is not one of lemur"
-    if ours is not None:
-        conflict = f"it holds a folder of kind {ours['kind']}, this one is of kind {kind}"
-    raise UserError(
-        f"{repo_id}: somebody else changed it: {conflict}; nothing was published; choose another --repo-id or"
-        " --revision, or add --force to overwrite"
-    )
+    if not (force or not remote.files or remote.title.startswith(_title(kind))):
+        commit = f"commit {(remote.head or '')[:12]} there, {remote.title!r}, publishes no {kind} of lemur"
+        advice = "nothing was published; choose another --repo-id or --revision, or add --force to overwrite"
+        raise UserError(f"{repo_id}: somebody else changed it: {commit}; {advice}")
+
+
+def _title(kind: str) -> str:
+    """Return the beginning of the first line of our commits; `Changes` follow."""
+    return f"Publish {kind}: "
 
 
 # --- publish ------------------------------------------------------------------------------------------------------
@@ -275,7 +271,7 @@ def publish(
         local = _read_unchanged(folder, manifest, ready)  # the user may have taken hours to confirm
         operations = [local[name] for name in (*changes.added, *changes.changed)]
         gone = [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
-        about |= {"revision": revision, "commit_message": f"Publish {manifest.kind}: {changes}"}
+        about |= {"revision": revision, "commit_message": f"{_title(manifest.kind)}{changes}"}
         try:  # the Hub refuses it if the branch has moved
             sent = partial(api.create_commit, repo_id, [*gone, *operations], parent_commit=remote.head, **about)
             return replace(plan, commit=ask(sent).oid)
@@ -338,18 +334,21 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     listed = {name: files[name] for name in sorted(files) if not is_of_page(name)}  # `open` builds our own
     if FILE_NAME not in listed:
         raise UserError(f"{repo_id}: has no {FILE_NAME} at {revision}; only folders published by lemur can be pulled")
-    wrong = UserError(f"{repo_id}: its {FILE_NAME} at {revision} is not one that lemur wrote")
-    if listed[FILE_NAME].size > FLOOR_BYTES:
-        raise wrong
-    path = ask(partial(api.hf_hub_download, repo_id, FILE_NAME, revision=commit, **about))
+    path = Path(ask(partial(api.hf_hub_download, repo_id, FILE_NAME, revision=commit, **about)))
     try:
-        manifest = read_manifest(Path(path).parent)
+        if path.stat().st_size > FLOOR_BYTES:
+            raise UserError(f"{path}: too large")
+        manifest = read_manifest(path.parent)
     except UserError as error:
-        raise wrong from error
+        raise UserError(f"{repo_id}: its {FILE_NAME} at {revision} is not one that lemur wrote") from error
     different = f"{repo_id}: is not what its manifest states"
-    if (fault := _find_difference(listed, manifest)) is not None:
+    there = {name: file.size for name, file in listed.items() if name != FILE_NAME}
+    stated = {item.path: item.bytes for item in manifest.outputs}
+    wrong = {f"{name}: {there.get(name, 'no')} bytes, not {size}" for name, size in stated.items() - there.items()}
+    wrong |= {f"{name} is not in the manifest" for name in there.keys() - stated.keys()}
+    if fault := min(wrong, default=None) or next(foreign_files(manifest.kind, sorted(stated)), None):
         advice = "nothing else was loaded: take another --revision, or ask its owner to publish it again"
-        raise UserError(f"{different}: {fault}; {advice}")
+        raise UserError(f"{different}: {make_visible(fault, 160)}; {advice}")
     left = [_ATTRIBUTES, INDEX, f"{SHARDS}*"]
     cached = Path(ask(partial(api.snapshot_download, repo_id, revision=commit, ignore_patterns=left, **about)))
     with atomic_folder(out, force=force) as part:
@@ -364,18 +363,3 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
             advice = f"take another --revision, or if its owner finds it whole, remove {cached.parent.parent}"
             raise UserError(f"{different}: {check.detail}; {advice} and run again")
     return Pulled(commit, len(listed), sum(file.size for file in listed.values()))
-
-
-def _find_difference(listed: Mapping[str, RepoFile], manifest: Manifest) -> str | None:
-    """Return the first file that the Hub lists otherwise than the manifest, before any of them is loaded."""
-    stated = {item.path: item for item in manifest.outputs}
-    for name in sorted((listed.keys() | stated.keys()) - {FILE_NAME}):
-        if name not in listed or name not in stated:
-            return f"{make_visible(name, 80)} is {'missing' if name in stated else 'not in the manifest'}"
-        there, item = listed[name], stated[name]
-        if there.size != item.bytes:
-            return f"{name} has {there.size:,} bytes, not {item.bytes:,}"
-        if there.lfs and there.lfs.sha256 != item.sha256:  # the Hub lists that of large files alone
-            return f"{name} differs from its digest"
-    fault = next(foreign_files(manifest.kind, sorted(stated)), None)
-    return None if fault is None else make_visible(fault, 160)

@@ -171,7 +171,7 @@ def test_what_somebody_else_did_is_not_overwritten(
     repo.edit(**edit)
     before, log = repo.files(), list(repo.log)
     for dry_run in (True, False):
-        with pytest.raises(UserError, match=r"somebody else changed it: commit \w+ there, 'Update', .*--force"):
+        with pytest.raises(UserError, match=r"somebody else changed it: commit \w+ there, 'Update', publishes no sample of lemur; .*--force"):
             send(dry_run=dry_run)
     assert (repo.files(), repo.log) == (before, log)
     send(force=True)
@@ -181,7 +181,7 @@ def test_what_somebody_else_did_is_not_overwritten(
 def test_a_folder_of_another_kind_is_not_replaced(server: Any, send: Send, sample: Path, finished: Finished) -> None:
     server.make(REPO)
     assert not send().created, "an empty repository is fine"
-    with pytest.raises(UserError, match=r"it holds a folder of kind sample, this one is of kind other"):
+    with pytest.raises(UserError, match=r"commit \w+ there, 'Publish sample: .*', publishes no other of lemur"):
         send(finished(sample, "other"))
     send(force=True)
 
