@@ -330,6 +330,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     api, about = hub.api(), dict[str, Any](repo_type="dataset")
     ask = partial(hub.call, repo_id, again="finished downloads are kept")
     commit = ask(partial(api.repo_info, repo_id, revision=revision, timeout=hub.answer_seconds, **about)).sha
+    assert commit is not None, "a revision is a commit"
     files = ask(partial(_list_files, api, repo_id, commit))
     listed = {name: files[name] for name in sorted(files) if not is_of_page(name)}  # `open` builds our own
     if FILE_NAME not in listed:

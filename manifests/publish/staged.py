@@ -27,6 +27,7 @@ from manifests.folders.tables import CROISSANT, open_writer, reading
 from manifests.provenance import (
     SPECS,
     TABLE,
+    Inlined,
     find_blocking_licenses,
     find_inlined_blocks,
     get_minimized_path,
@@ -35,7 +36,7 @@ from manifests.provenance import (
 )
 from manifests.provenance.licenses import NOASSERTION, is_permissive, read_head
 from manifests.provenance.parts import find_blocked_blocks, read_parts
-from manifests.records import TrainingRecord
+from manifests.records import Ingredient, TrainingRecord
 
 SPEC_TABLES = "data/specs/"  # of an extraction, as `SPECS` holds them as lines
 
@@ -146,7 +147,8 @@ def _refuse_blocked_network(network: Path) -> None:
     except (OSError, ValueError, TypeError, KeyError) as error:  # ValidationError is a ValueError
         detail = str(error).splitlines()[0]
         raise UserError(f"{run}: not readable as a training run: {detail}; train it again") from error
-    for part in (*find_inlined_blocks(code), *record.ingredients):
+    parts: list[Inlined | Ingredient] = [*find_inlined_blocks(code), *record.ingredients]
+    for part in parts:
         blocks[part.block].add(part.license)
     own = set(read_head(code).licenses) or (set() if assembled else {NOASSERTION})
     for block, licenses in (*sorted(blocks.items()), ("", own)):

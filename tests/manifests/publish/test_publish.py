@@ -171,7 +171,10 @@ def test_what_somebody_else_did_is_not_overwritten(
     repo.edit(**edit)
     before, log = repo.files(), list(repo.log)
     for dry_run in (True, False):
-        with pytest.raises(UserError, match=r"somebody else changed it: commit \w+ there, 'Update', publishes no sample of lemur; .*--force"):
+        with pytest.raises(
+            UserError,
+            match=r"somebody else changed it: commit \w+ there, 'Update', publishes no sample of lemur; .*--force",
+        ):
             send(dry_run=dry_run)
     assert (repo.files(), repo.log) == (before, log)
     send(force=True)
