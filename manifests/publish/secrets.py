@@ -313,6 +313,7 @@ def _strings(value: object) -> Iterator[str]:
 
 #: Table columns with other people's code; the code folders of an extraction contain it, too.
 _FOREIGN_COLUMNS = frozenset({"code", "lean_code", "nn_code", "prm", "messages"})
+_FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,20 +384,23 @@ def check_findings(folder: Path, findings: Sequence[Finding], not_secret: Collec
     """Return notes on findings that may be published.
 
     Args: not_secret: digests of findings that were reviewed: they only look like secrets.
-    Raises: UserError if a finding must not be published, secrets first; with several, all are noted before.
+    Raises: UserError if a finding must not be published, secrets first; of many, the others are noted.
     """
     stop = [item for item in findings if item.refused]
     refused = [item for item in stop if item.hit.kind == _PATH or item.digest not in not_secret]
     if refused:
-        first, *others = sorted(refused, key=lambda item: not item.hit.secret)
-        for item in (first, *others) if others else ():
-            note(f"refused   {item}")
+        refused.sort(key=lambda item: not item.hit.secret)
+        first, more = refused[0], ""
+        if len(refused) > _FEW:
+            more = f" (and {len(refused) - _FEW:,} more)"
+            for item in refused:
+                note(f"refused   {item}")
         advice = "create it again without"
         if first.hit.secret:
             advice = "revoke the secrets and create the folder again without them"
         if first.hit.kind != _PATH:
             advice += f"; for a false positive, such as an example in foreign code: --not-secret {first.digest}"
-        raise UserError(f"{folder}: {first}{f' (and {len(others):,} more)' if others else ''}; {advice}")
+        raise UserError(f"{folder}: {'; '.join(map(str, refused[:_FEW]))}{more}; {advice}")
     left = Counter(item.hit.kind for item in findings if not item.refused)
     many = {_PATH: "absolute paths", _EMAIL: "e-mail addresses"}
     notes = [f"left as written: {plural(n, kind, many[kind])} in the code of others" for kind, n in left.items()]
