@@ -23,8 +23,8 @@ from lemur_core.files import Json, markdown
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.markdown import count, make_visible, percent, plain, plural
 from lemur_core.sandbox.server.received import inflate
-from manifests.folders.manifest import INDEX, PAGE_FILES, SHARDS, Manifest
-from manifests.folders.tables import is_active, read_text
+from manifests.folders.manifest import DATA, INDEX, PAGE_FILES, SHARDS, Manifest
+from manifests.folders.tables import read_text
 
 _SHARD_CHARACTERS = 2_500_000  # before compression: quick to load, and similar texts share one
 
@@ -155,9 +155,10 @@ def link(text: str, path: str) -> Mapping[str, str] | str:
     """Return a cell that opens a file.
 
     Args: text, path: what is displayed, and the file relative to the folder of the page.
-    Returns: a cell; the bare text for a file that a browser might run. `page_link` returns one that opens another page.
+    Returns: a cell; the bare text for a file that is neither data nor text: a browser might run it. `page_link` returns
+        one that opens another page.
     """
-    return text if is_active(path) else {"text": text, "path": path}
+    return {"text": text, "path": path} if DATA.fullmatch(path) else text
 
 
 def page_link(text: str, path: str) -> Mapping[str, str]:
