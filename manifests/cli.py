@@ -24,7 +24,7 @@ def publish(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     repo_id: Annotated[str, typer.Option("--repo-id", metavar="OWNER/NAME", help="The dataset repository.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would change; of its checks, only digests are made.")
+        bool, typer.Option("--dry-run", help="Make all checks, and only show what would change.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
