@@ -117,6 +117,11 @@ def test_is_permissive_as_python_reads_it(expression: str) -> None:
     assert is_permissive(expression) is eval(truth.replace("MIT", "True").replace("BSD-3-Clause", "True"))
 
 
+@given(st.lists(expressions, min_size=1))
+def test_combined_they_are_permissive_if_each_is(each: list[str]) -> None:
+    assert is_permissive(combine_licenses(each)) is all(map(is_permissive, each))
+
+
 @given(st.text(max_size=300))
 def test_any_text_is_read(text: str) -> None:
     assert isinstance(license_of_text(text), str)
