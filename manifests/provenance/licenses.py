@@ -41,6 +41,7 @@ _FAMILIES: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...] = (
     ),
     (
         ("BSD-3-Clause-Clear", (_REDISTRIBUTION, "no express or implied licenses to any party s patent rights")),
+        ("BSD-4-Clause", (_REDISTRIBUTION, "all advertising materials mentioning features or use of this software")),
         ("BSD-3-Clause", (_REDISTRIBUTION, "endorse or promote products derived from")),
         ("BSD-2-Clause", (_REDISTRIBUTION, "redistributions in binary form must reproduce")),
     ),
@@ -204,11 +205,13 @@ def find_license(stated: str, texts: Sequence[str]) -> str:
     """Return the license in the metadata, else that of the license files, else NOASSERTION.
 
     Args: stated, texts: the license in the metadata or NOASSERTION, and the texts of the license files.
-    Returns: an SPDX expression. Several licenses of files are joined with AND, files of unknown licenses left out.
+    Returns: an SPDX expression. Several licenses of files are joined with AND. Files of unknown licenses are left out,
+        unless one restricts the use: then all is unknown.
     """
     if stated != NOASSERTION:
         return stated
-    return combine_licenses({license_of_text(text) for text in texts} - {NOASSERTION})
+    found = {text: license_of_text(text) for text in texts}
+    return combine_licenses(name for text, name in found.items() if name != NOASSERTION or _restricts(plain_text(text)))
 
 
 def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -> str:
@@ -333,6 +336,14 @@ _REFERS = re.compile(
     r"\b(?:see|read|refer to|found in|in|at|file) (?:the )?(?:\w+ ){0,3}(?:licen[cs]e|copying)\b"
     r"|licen[cs]e (?:found|file)\b"
 )
+
+
+def _restricts(plain: str) -> bool:
+    """Return whether words, as `plain_text` writes them, forbid or limit the use, or name a license that does."""
+    named = (pattern for pattern, _ in _NOT_PERMISSIVE)
+    return any(re.search(pattern, plain) for pattern in (_FORBIDDEN, LIMITS, *named))
+
+
 #: "License: X" in a line, and "released under the X license" in a sentence.
 _FIELD = re.compile(
     r"(?im)^[^\w\n]*(?:software |code )?licen[cs]e[sd]?(?: (?:name|type|identifier))?[ \t]*[:=][ \t]*(\S.{0,80})$"
