@@ -341,7 +341,7 @@ _REFERS = re.compile(
 def _restricts(plain: str) -> bool:
     """Return whether words, as `plain_text` writes them, forbid or limit the use, or name a license that does."""
     named = (pattern for pattern, _ in _NOT_PERMISSIVE)
-    return any(re.search(pattern, plain) for pattern in (_FORBIDDEN, LIMITS, *named))
+    return any(re.search(pattern, plain) for pattern in (_FORBIDDEN.pattern, LIMITS.pattern, *named))
 
 
 #: "License: X" in a line, and "released under the X license" in a sentence.
