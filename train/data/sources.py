@@ -167,10 +167,9 @@ def _download(spec: str) -> Path:
     """
     repo, revision = parse_dataset(spec)
     files = [f"{place}{split}*.parquet" for place in ("", "*/") for split in SPLITS]
-    hub = Hub(delays=())  # the client itself tries a download again
+    hub = Hub()
     fetch = partial(hub.api().snapshot_download, repo, repo_type="dataset", revision=revision, allow_patterns=files)
-    with hub.session():
-        return Path(hub.call(spec, fetch, again="finished downloads are kept; or pass a folder"))
+    return Path(hub.call(spec, fetch, again="finished downloads are kept; or pass a folder"))
 
 
 def _open_parquet(folder: Path, name: str) -> ImageSource:
