@@ -39,7 +39,6 @@ from manifests.records.corpus import load_corpus
 
 DISCOVERY_VERSION = 3
 _MAX_LISTED = 3  # files that are not Python, listed by name
-_FEW_NAMES = 20  # that are looked for in the text of files, before all files are indexed
 _FEW = 5  # maximum number of ambiguous names to list
 
 
@@ -123,7 +122,7 @@ class BlockExtractor:
         Raises: UserError as `select`, or if there are no classes.
         """
         names = wanted.names
-        if self._classes is None and 0 < len(names) <= _FEW_NAMES and wanted == Selection(names, limit=wanted.limit):
+        if self._classes is None and names and wanted == Selection(names, limit=wanted.limit):
             modules = self._list_defining(names)
             classes = self._choose(discover(self.library, self._read(modules)))
             if {name for item in classes for name in (item.name, item.qualname, item.block)} >= set(names):

@@ -6,6 +6,7 @@ import inspect
 import math
 import mimetypes
 import sys
+import time
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,9 +76,13 @@ def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def disable_denied() -> None:
-    """Disable what the sandbox does not allow: `torch.compile`'s processes, reading the machine's tables of types."""
+    """Disable what the sandbox does not allow, or where nothing comes of it.
+
+    These are `torch.compile`'s processes, reading the machine's tables of types, and sleeping.
+    """
     torch.compile = _return_unchanged
     mimetypes.knownfiles.clear()
+    time.sleep = _return_unchanged  # what somebody waits for, such as the next try of a download, never comes
 
 
 def _return_unchanged(model: Any = None, **_: object) -> Any:

@@ -34,6 +34,7 @@ SEED = 0
 UNSET_SCALE = 0.02  # standard deviation of the values of parameters that nobody initialized
 _MAX_LINES = 20
 _MAX_FRAMES = 4  # in the measure of progress
+_ELEMENT = 8  # multiply-adds that take as long as writing one element of an activation
 
 
 class _Hidden:
@@ -290,7 +291,10 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 @contextmanager
 def counting_work() -> Iterator[list[int]]:
-    """Count the multiply-adds of the modules with weights that run in this context: the only item of the list."""
+    """Count the multiply-adds of the modules that run in this context, as far as their types show them.
+
+    Yields: a list whose only item is the number.
+    """
     total = [0]
 
     def count(module: torch.nn.Module, _inputs: object, output: object) -> None:
@@ -300,7 +304,7 @@ def counting_work() -> Iterator[list[int]]:
         if weight is not None and has_shape(weight) and weight.dim() > 1 and tensors:
             total[0] += tensors[0].numel() // max(weight.shape[0], 1) * weight.numel()
         else:
-            total[0] += sum(tensor.numel() for tensor in tensors)
+            total[0] += _ELEMENT * sum(tensor.numel() for tensor in tensors)
 
     hook = torch.nn.modules.module.register_module_forward_hook(count)
     try:

@@ -46,7 +46,7 @@ _SECONDS = 60.0  # CPU seconds for one step; the limits of the sandbox come firs
 _MOST_SETS = 4  # argument sets in addition to the one from the search
 _MOST_ELEMENTS = 4_000_000  # of the module that the required arguments alone construct
 _FORWARDS = 24  # forward calls to try with each set
-_MOST_WORK = 1_000_000_000  # multiply-adds of all runs at further sizes, and of one run of a call in the corpus
+_MOST_WORK = 200_000_000  # multiply-adds of all runs at further sizes, and of one run of a call in the corpus
 _FILE = f"{MODULE_NAME}.py"
 
 Inputs = tuple[list[Any], dict[str, Any]]
@@ -266,7 +266,7 @@ def _in_all_modes(
 
         for mode in ("eval", "train"):
             module.train(mode == "train")
-            if number or mode == "eval":
+            if number or (mode == "eval" and backward):
                 with counting_work() as counted:
                     step(f"{mode} without gradients, inputs {number}", partial(_forward, module, inputs))
                 work = work or counted[0]

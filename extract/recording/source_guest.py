@@ -63,7 +63,6 @@ _MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # definitions, by their eff
 _FIRST = 2  # drivers that each class tries before one tries more, since the seconds are for all
 #: Few classes are first seen after so many: of the definitions that need no arguments; of all drivers before a guess.
 _ENOUGH_STEPS = 3_000
-_NEAR = 24  # definitions that reach a class; tests that name others hardly show it, and tests of models take seconds
 _MAX_TRIED = 400  # in all
 _LAST_SECONDS = 400.0  # of CPU time: no driver starts later; the counts end ordinary runs
 _LONG_SLEEP_SECONDS = 0.5
@@ -284,11 +283,6 @@ class _Recording:
         ready = self._list_ready(cls, reaching)
         for effort, most in _MAX_READY.items():
             yield from [driver for driver in ready if driver.effort == effort][:most]
-        # Tests of others take seconds, and hardly show the class.
-        near = {item.__name__ for item in reaching[:_NEAR]}
-        others = [places for places, text in self._tests.items() if any(word in text for word in near)]
-        others = [places for places in others if places not in tests][: _MAX_TESTS - len(tests)]
-        yield from (_drive_tests(places)._replace(effort=SEARCHED) for places in others)
 
     def _list_configured(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         """Yield the drivers of what takes a file that names the class, then of what reaches the class, with any."""

@@ -20,7 +20,7 @@ _Free = Sequence[tuple[_Group, list[int]]]  # with the sizes that worked
 
 _SIZES_PER_DIMENSION = 3  # additional sizes per dimension
 _NO_FORMULA = "other sizes run, too, and no formula for them holds"
-_MAX_OPERATIONS = 60_000  # total number of operations of all runs
+_MAX_OPERATIONS = 12_000  # total number of operations of all runs
 _OVERHEAD = 40  # fixed cost of a run, in operations
 
 
