@@ -18,21 +18,10 @@ _DPI = 160  # sharp on finer screens at 8 inches and 800 pixels
 
 _STYLE: dict[str, object] = {
     "font.family": ["DejaVu Sans"],
-    "font.size": 10.5,
     "text.color": INK,
     "text.parse_math": False,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.8,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
     "legend.frameon": False,
     "svg.hashsalt": "lemur",  # otherwise the IDs in an SVG file are random
 }
