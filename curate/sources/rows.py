@@ -430,8 +430,9 @@ def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Re
             csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.large_binary())),
         )
         number = 2  # the header is record 1
-        for batch in batches:
-            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        parts = (batch.slice(first, 250) for batch in batches for first in range(0, batch.num_rows, 250))
+        for part in parts:
+            for values in zip(*(column.to_pylist() for column in part.columns), strict=True):
                 while broken and broken[0][0] <= number:
                     yield broken.popleft()[1]
                     number += 1
@@ -450,8 +451,8 @@ def _read_parquet(path: Path, where: str, required: Collection[str]) -> Iterator
     schema = pq.read_schema(path)
     check_columns(where, schema.names, required)
     wanted = [name for name in COLUMNS if name in schema.names]
-    texts = [name for name in wanted if is_text(schema.field(name).type)]
-    with pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False, read_dictionary=texts) as file:
+    large = [name for name in wanted if name == "nn_code" and _is_text(schema.field(name).type)]
+    with pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False, read_dictionary=large) as file:
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
         for batch in file.iter_batches(max(1, min(250, BATCH_CHARACTERS // (largest + 1))), columns=wanted):
@@ -459,8 +460,7 @@ def _read_parquet(path: Path, where: str, required: Collection[str]) -> Iterator
             yield from (dict(zip(wanted, values, strict=True)) for values in zip(*columns, strict=True))
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether values of a type are texts or bytes of any length."""
+def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
     return types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
 
@@ -472,8 +472,9 @@ def _python_values(values: pa.Array) -> list[object]:
     if pa.types.is_dictionary(values.type):
         distinct = _python_values(values.dictionary)
         return [None if index is None else distinct[index] for index in values.indices.to_pylist()]
-    if is_text(values.type) or pa.types.is_fixed_size_binary(values.type):
-        values = values.cast(pa.large_binary())
+    if _is_text(values.type) or pa.types.is_fixed_size_binary(values.type):
+        text: list[object] = values.cast(pa.large_binary()).to_pylist()
+        return text
     return [_python(value) for value in values]
 
 
