@@ -56,6 +56,7 @@ def open_source(spec: str, of_files: Mapping[str, str] = {}) -> RecordSource:
         raise UserError(f"{shown}: cannot be read: {error.strerror}; {_FORMS}") from error
     check_plain(path, inside=False)
     check_name(path.resolve() if path.is_dir() else path)
+    source: RecordSource | None
     if not path.is_dir():
         source = open_table(path) or (DatabaseFile(path) if _DATABASE.search(path.name) else None)
         none = "unknown kind of file"

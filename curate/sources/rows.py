@@ -462,7 +462,7 @@ def _read_parquet(path: Path, where: str, required: Collection[str]) -> Iterator
 
 def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+    return any(has(kind) for has in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
 
 
 def _python_values(values: pa.Array) -> list[object]:
