@@ -63,7 +63,7 @@ _TEXTS = ("task", "dataset", "metric", "prm", "arch_uid", "outcomes", "license")
 #: Maximum bytes of one record: a code of a million lines, somewhat more than a batch holds.
 MAX_RECORD_BYTES = 40 << 20
 
-#: Of a row, the values of number columns that are no numbers, by column; `RowSource` tells of them.
+#: Of a row, the values of number columns that cannot be read, by column; `RowSource` tells of them.
 _UNREAD = "unread"
 
 
@@ -236,7 +236,7 @@ class RowSource(RecordSource):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in their order, cut at BATCH_ROWS rows and before BATCH_CHARACTERS.
 
-        The first value that is no number where one belongs, and how many there are, are told when all rows are read.
+        The first value that is not read as a number, and how many there are, are told when all rows are read.
 
         Raises: UserError if there are none, or as `read_rows` does.
         """
@@ -245,7 +245,8 @@ class RowSource(RecordSource):
         first = ""
         for number, row in enumerate(self.read_rows()):
             for column, value in row.pop(_UNREAD, {}).items():
-                first = first or f"row {number}, column {column}: {value[:40]!r} is no number, so null is read"
+                kind = "a whole number of 64 bits" if column == "epoch" else "a finite number"
+                first = first or f"row {number}, column {column}: {value[:40]!r} is not {kind}, so null is read"
                 unread += 1
             size = sum(len(value) for value in row.values() if isinstance(value, str))
             if held and (len(held) == BATCH_ROWS or characters + size > BATCH_CHARACTERS):
@@ -258,7 +259,7 @@ class RowSource(RecordSource):
             raise UserError(f"{self.where}: holds no rows; name a SOURCE that does")
         if unread and not self._told:
             self._told = True
-            note(f"{self.where}: {first}" + (f"; {unread - 1:,} more values are none" if unread > 1 else ""))
+            note(f"{self.where}: {first}" + (f"; {unread - 1:,} more values are read so" if unread > 1 else ""))
         yield to_batch(held)
 
 
