@@ -405,7 +405,8 @@ def _describe_fault(error: Exception) -> str:
 def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Record]:
     """Yield the records of a .csv file: commas, doubled quotes, newlines inside quotes; every column is text.
 
-    An empty field is null, except an empty nn_code. A blank line is no record.
+    An empty field is null, except an empty nn_code. A blank line is no record. Bytes are read as Latin-1, which they all
+    are, and put back: pyarrow refuses a file for a broken record that is not UTF-8.
 
     Source: https://www.rfc-editor.org/rfc/rfc4180
     """
@@ -415,18 +416,26 @@ def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Re
         broken.append((row.number, f"{row.actual_columns} fields, the header names {row.expected_columns}"))
         return "skip"
 
+    def put_back(value: bytes) -> bytes:
+        return value if value.isascii() else value.decode().encode("latin-1")
+
+    # A record must fit a block. One thread: only it knows the numbers of records.
+    reading = csv.ReadOptions(use_threads=False, block_size=MAX_RECORD_BYTES, encoding="latin-1")
     parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
     with _open_text(path, where) as file:
+        if file.peek().startswith(_BOM):
+            file.read(len(_BOM))
         start = file.peek()
-        if not start.removeprefix(_BOM).strip():
+        if not start.strip():
             return
-        check_columns(where, names := csv.open_csv(io.BytesIO(start), parse_options=parse).schema.names, required)
+        header = csv.open_csv(io.BytesIO(start), reading, parse).schema.names
+        names = [put_back(name.encode()).decode("utf-8", "backslashreplace") for name in header]
+        check_columns(where, names, required)
         broken.clear()
         wanted = [name for name in COLUMNS if name in names]
         batches = csv.open_csv(
             file,
-            # A record must fit a block. One thread: only it knows the numbers of records.
-            csv.ReadOptions(use_threads=False, block_size=MAX_RECORD_BYTES),
+            reading,
             parse,
             csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.large_binary())),
         )
@@ -438,7 +447,7 @@ def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Re
                     yield broken.popleft()[1]
                     number += 1
                 named = zip(wanted, values, strict=True)
-                yield {name: value for name, value in named if value or name == "nn_code"}
+                yield {name: put_back(value) for name, value in named if value or name == "nn_code"}
                 number += 1
         yield from (problem for _, problem in broken)
 

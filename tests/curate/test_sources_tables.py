@@ -79,6 +79,15 @@ def test_jsonl_loses_no_line(tmp_path: Path, lines: list[bytes]) -> None:
 
 
 @QUICK
+@given(lines=st.lists(st.binary(max_size=30)))
+def test_no_bytes_spoil_the_good_records_of_a_csv(tmp_path: Path, lines: list[bytes]) -> None:
+    plain = [line.translate(None, b'"\r\n') for line in lines]
+    found = read_bytes(tmp_path / "a.csv", b"\n".join([b"nn,nn_code", *plain, b"good,x = 1"]))
+    assert len(found) == 1 + sum(bool(line) for line in plain)
+    assert (found[-1]["nn"], found[-1]["nn_code"]) == ("good", "x = 1")
+
+
+@QUICK
 @given(values=st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40))))
 def test_csv_loses_no_record(tmp_path: Path, values: list[tuple[bytes, bytes]]) -> None:
     quoted = [b",".join(b'"' + field.replace(b'"', b'""') + b'"' for field in pair) for pair in values]
