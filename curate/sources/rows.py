@@ -27,7 +27,7 @@ from pyarrow import csv
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import BoundedStream
-from lemur_core.files.markdown import escape_controls, is_unicode, make_visible
+from lemur_core.files.markdown import escape_controls, is_unicode, make_visible, plural
 from lemur_core.files.progress import note
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import NOASSERTION, license_of_fields
@@ -259,7 +259,10 @@ class RowSource(RecordSource):
             raise UserError(f"{self.where}: holds no rows; name a SOURCE that does")
         if unread and not self._told:
             self._told = True
-            note(f"{self.where}: {first}" + (f"; {unread - 1:,} more values are read so" if unread > 1 else ""))
+            note(
+                f"{self.where}: {first}"
+                + (f"; {plural(unread - 1, 'more value')} cannot be read either" if unread > 1 else "")
+            )
         yield to_batch(held)
 
 
@@ -405,7 +408,7 @@ def _describe_fault(error: Exception) -> str:
 def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Record]:
     """Yield the records of a .csv file: commas, doubled quotes, newlines inside quotes; every column is text.
 
-    An empty field is null, except an empty nn_code. A blank line is no record. Bytes are read as Latin-1, which they all
+    An empty field is null, except an empty nn_code. A blank line is no record. Bytes are read as Latin-1, which any
     are, and put back: pyarrow refuses a file for a broken record that is not UTF-8.
 
     Source: https://www.rfc-editor.org/rfc/rfc4180

@@ -260,7 +260,7 @@ def test_a_value_that_is_no_number_is_told_with_row_and_column(
     rows = "nn,nn_code,epoch,accuracy\na,x = 1,1,0.5\nb,x = 2,,nan\nc,x = 3,2,n/a\nd,x = 4,third,\xff\n"
     found = read_bytes(tmp_path / "a.csv", rows.encode("latin-1"))
     assert [(row["epoch"], row["accuracy"]) for row in found] == [(1, 0.5), (None, None), (2, None), (None, None)]
-    told = "row 2, column accuracy: 'n/a' is not a finite number, so null is read; 2 more values are read so"
+    told = "row 2, column accuracy: 'n/a' is not a finite number, so null is read; 2 more values cannot be read either"
     assert capsys.readouterr().err == f"{tmp_path}/a.csv: {told}\n"
     read_bytes(tmp_path / "b.csv", b"nn,nn_code,epoch\na,x = 1,2.5\n")
     assert "row 0, column epoch: '2.5' is not a whole number of 64 bits, so null is read\n" in capsys.readouterr().err
