@@ -432,15 +432,17 @@ def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Re
         if not start.strip():
             return
         header = csv.open_csv(io.BytesIO(start), reading, parse).schema.names
-        names = [put_back(name.encode()).decode("utf-8", "backslashreplace") for name in header]
+        names = [put_back(name.encode()).decode("utf-8", "backslashreplace").strip() for name in header]
         check_columns(where, names, required)
         broken.clear()
-        wanted = [name for name in COLUMNS if name in names]
+        wanted = {name: column for name, column in zip(names, header, strict=True) if name in COLUMNS}
         batches = csv.open_csv(
             file,
             reading,
             parse,
-            csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.large_binary())),
+            csv.ConvertOptions(
+                include_columns=list(wanted.values()), column_types=dict.fromkeys(wanted.values(), pa.large_binary())
+            ),
         )
         number = 2  # the header is record 1
         parts = (batch.slice(first, 250) for batch in batches for first in range(0, batch.num_rows, 250))
