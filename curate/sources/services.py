@@ -62,7 +62,9 @@ class HubDataset(RowSource):
     def _tables(self) -> list[tuple[FileSource, Input]]:
         """The tables of one kind, fetched; of a finished folder only its records."""
         hub, tables = self._hub, []
-        about, files = hub.call(self.name, partial(_list_files, hub, self._repo, "dataset", self._revision), again=_AGAIN)
+        about, files = hub.call(
+            self.name, partial(_list_files, hub, self._repo, "dataset", self._revision), again=_AGAIN
+        )
         if any(file.path == FILE_NAME for file in files):
             files = [file for file in files if file.path.startswith(f"{RECORDS}/")]
         kinds = ([file for file in files if file.path.lower().endswith(kind)] for kind in _TABLES)
