@@ -18,9 +18,9 @@ import numpy as np
 
 from curate.compute.runs import PRM, InputCase, NetFailure, build_case, open_box, read_answer
 from curate.model.corpus import FeatureStore, FeatureTable, fill_store
+from lemur_core.describe.picture import BLUE, FAINT, INK, ORANGE, save_figure
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
-from lemur_core.files.figures import BLUE, FAINT, INK, ORANGE, save_figure
 from lemur_core.files.markdown import code_span, count, table
 from lemur_core.sandbox import META_PRELOAD, Limits
 from lemur_core.sandbox.stage import Retries, SandboxStage

@@ -37,7 +37,7 @@ from lemur_core.files.cache import cache_folder, uses_rooms
 from lemur_core.files.errors import DamagedError, UsageError, UserError
 from lemur_core.files.foreign import check_name, check_plain
 from lemur_core.files.markdown import make_visible
-from lemur_core.files.progress import hide_progress, note, paint, paint_outcomes
+from lemur_core.files.progress import hide_progress, note
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options import Level
@@ -147,7 +147,7 @@ def verify(
         print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
     else:
         for check in checks:
-            print(paint_outcomes(make_visible(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}")))
+            print(make_visible(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}"))
     failed = sum(not check.ok for check in checks)
     if failed:
         print(make_visible(f"lemur: {folder}: {failed} of {len(checks)} checks failed"), file=sys.stderr)
@@ -360,7 +360,7 @@ def doctor(
     for diagnosis in examine():
         findings.append(diagnosis)
         if not as_json:
-            print(paint_outcomes(f"{diagnosis.state:<4}  {diagnosis.what}: {diagnosis.detail}"), flush=True)
+            print(f"{diagnosis.state:<4}  {diagnosis.what}: {diagnosis.detail}", flush=True)
     if as_json:
         print(json.dumps([asdict(diagnosis) for diagnosis in findings], indent=2))
     failed = [diagnosis.what for diagnosis in findings if diagnosis.state == "FAIL"]
@@ -453,7 +453,7 @@ def run() -> int:
     except OSError as error:
         # Paths that no folder can hold, and full or read-only disks, are for the user to change; anything else is our
         # fault.
-        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
             _fail(f"{str(error.filename)[:80]}: {error.strerror}; give another path", 1)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
@@ -508,5 +508,5 @@ def _check_names() -> None:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    print(f"{paint('lemur:', 'bold red', sys.stderr)} {make_visible(message)}", file=sys.stderr)
+    print(f"lemur: {make_visible(message)}", file=sys.stderr)
     sys.exit(status)

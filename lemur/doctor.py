@@ -30,7 +30,6 @@ _GIB = 2**30
 
 #: Optional packages, with their extra and the commands that need them.
 _EXTRAS = {
-    "zstandard": ("lemur-db", "lemur curate lemur-db"),
     "transformers": ("experts", "lemur experts"),
 }
 

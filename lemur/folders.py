@@ -25,7 +25,7 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import article, make_visible
-from lemur_core.files.progress import paint_changes, show_steps
+from lemur_core.files.progress import show_steps
 from manifests.folders.frame import Page, foreign_page_files
 from manifests.folders.kinds import (
     Check,
@@ -231,7 +231,7 @@ def print_item(item: FoundItem, *, as_json: bool, drawn: Path | None = None) -> 
         more = {} if drawn is None else {"drawn": str(drawn)}
         print(json.dumps({**item.facts, **more, "chain": [link.to_json() for link in item.links]}, indent=2))
         return
-    print(paint_changes("\n".join(_lines(item))))
+    print("\n".join(_lines(item)))
     if item.code is None:
         return
     print()

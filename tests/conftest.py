@@ -98,8 +98,7 @@ def finished() -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def lemur_wheel(curator_cache: Path) -> Path:
     """The wheel of the real corpus, linked into the tests' cache; it is fetched only if the user's cache lacks it."""
-    from curate.sources.lemur import LemurRelease
-    from lemur_core.files.pip import DEFAULT_VERSION
+    from curate.sources.lemur import DEFAULT_VERSION, LemurRelease
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(_CACHE)

@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, lemur: Lemur) -> Path:
 
 def test_the_light_requirements_are_ours() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = {*project["dependencies"], *project["optional-dependencies"]["lemur-db"]}
+    declared = project["dependencies"]
     assert {str(need) for need in LIGHT} <= {str(Requirement(text)) for text in declared}
     assert not {"torch", "torchvision"} & {need.name for need in LIGHT}
 

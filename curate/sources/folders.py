@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import unquote
 
 from curate.sources.rows import (
     COLUMNS,
@@ -17,7 +16,6 @@ from curate.sources.rows import (
     build_broken_row,
     describe_file,
     open_table,
-    read_parquet,
     read_row,
 )
 from lemur_core.files.atomic import sha256_file
@@ -75,12 +73,28 @@ class FolderSource(RowSource):
     def _relative(self, path: Path) -> str:
         return path.relative_to(self._folder).as_posix()
 
-    def _locate_table(self, path: Path) -> Path:
-        """Return the table behind a path. Raises: UserError if it is a link that leaves the folder, or no file."""
+    def _open_table(self, path: Path, *required: str) -> RowSource:
+        """Open a table of the folder. Raises: UserError if it is a link that leaves the folder, or no file."""
         try:
-            return locate_inside(self._folder, path)
+            table = open_table(locate_inside(self._folder, path), str(path), required)
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}; copy the file, or name it itself") from error
+        assert table is not None
+        return table
+
+
+class ParquetFolder(FolderSource):
+    """All .parquet files of a folder, in the order of their relative paths."""
+
+    suffix = ".parquet"
+
+    def read_rows(self) -> Iterator[SourceRow]:
+        """Yield the rows of all files, each in its order.
+
+        Raises: UserError if a file cannot be read, is a link that leaves the folder, or lacks a required column.
+        """
+        for path in self.files():
+            yield from self._open_table(path, "nn", "nn_code").read_rows()
 
 
 #: The table of a folder of Python files that states the columns of its rows.
@@ -107,40 +121,30 @@ class PythonFolder(FolderSource):
 
         Raises: UserError if a folder cannot be listed, or the table cannot be read.
         """
-        evaluations = self._read_table()
+        evaluations: dict[str, list[SourceRow]] = defaultdict(list)
+        if (table := self._find_table()) is not None:
+            for batch in self._open_table(table, "nn").batches():
+                for row in batch.select([name for name in COLUMNS if name != "nn_code"]).to_pylist():
+                    name = row.pop("nn").removesuffix(".py")
+                    evaluations[name].append({name: value for name, value in row.items() if value is not None})
         for path in self.files():
             row = self._read_file(path)
             for evaluation in evaluations.pop(row["nn"], None) or [{}]:
                 yield {**row, **self._stated, **evaluation}
-        if evaluations:
+        if evaluations and table:
             count, name = plural(len(evaluations), "name"), next(iter(evaluations))
-            note(f"{self.where}: {count} of its table {self._find_table()} without a file, for example {name}")
+            note(f"{self.where}: {count} of its table {table.name} without a file, for example {name}")
 
     def inputs(self) -> list[Input]:
         """Return the folder as one input, and its table as another."""
         table = self._find_table()
-        own = [] if table is None else [describe_file(self._folder / table, f"{self.name}/{table}")]
-        return [*super().inputs(), *own]
+        return super().inputs() + ([describe_file(table, f"{self.name}/{table.name}")] if table else [])
 
-    def _find_table(self) -> str | None:
-        tables = [name for name in TABLES if (self._folder / name).is_file()]
+    def _find_table(self) -> Path | None:
+        tables = [self._folder / name for name in TABLES if (self._folder / name).is_file()]
         if len(tables) > 1:
-            raise UserError(f"{self.where}: has two tables, {tables[0]} and {tables[1]}; keep one of them")
+            raise UserError(f"{self.where}: has two tables, {tables[0].name} and {tables[1].name}; keep one of them")
         return tables[0] if tables else None
-
-    def _read_table(self) -> dict[str, list[Mapping[str, object]]]:
-        """Return the facts in the table, by file name."""
-        evaluations: dict[str, list[Mapping[str, object]]] = defaultdict(list)
-        if (name := self._find_table()) is not None:
-            path = self._folder / name
-            source = open_table(self._locate_table(path), str(path), required=("nn",))
-            assert source is not None
-            for batch in source.batches():
-                for row in batch.to_pylist():
-                    about = {name: row[name] for name in COLUMNS if name not in ("nn", "nn_code")}
-                    known = {name: value for name, value in about.items() if value is not None}
-                    evaluations[row["nn"].removesuffix(".py")].append(known)
-        return evaluations
 
     def _read_file(self, path: Path) -> SourceRow:
         name = os.fsencode(self._relative(path).removesuffix(".py")).decode("utf-8", "backslashreplace")
@@ -157,35 +161,12 @@ class PythonFolder(FolderSource):
 
 #: Where finished folders hold their networks.
 RECORDS = "data/records"
-_NULL = "__HIVE_DEFAULT_PARTITION__"
-
-
-class ParquetFolder(FolderSource):
-    """All .parquet files of a folder, in the order of their relative paths.
-
-    Folders `COLUMN=VALUE` state a column of the files in them, as Hive writes them; a column of the file itself wins.
-    """
-
-    suffix = ".parquet"
-
-    def read_rows(self) -> Iterator[SourceRow]:
-        """Yield the rows of all files, each in its order.
-
-        Raises: UserError if a file cannot be read, is a link that leaves the folder, or lacks a required column.
-        """
-        for path in self.files():
-            parts = [part.partition("=") for part in Path(self._relative(path)).parent.parts]
-            stated = {name: unquote(value) for name, equals, value in parts if equals and value != _NULL}
-            constants = {name: value for name, value in stated.items() if name in COLUMNS}
-            yield from read_parquet(self._locate_table(path), str(path), constants=constants)
-
 
 #: The prefix of a block's record name, so that `--include block` selects all of them.
 PREFIX = "block"
 
 _ABOUT = ("block", "level", "error_kind", "license", "lean_license")
 _CODES = ("code", "lean_code")
-_RUNS = LEVELS.index("executed")
 
 
 class ExtractionFolder(RowSource):
@@ -238,7 +219,7 @@ def is_extraction(folder: Path) -> bool:
 
 
 def _find_problem(block: Block, licenses: set[str], parts: Parts) -> str | None:
-    if LEVELS.index(block.level) < _RUNS:
+    if LEVELS.index(block.level) < LEVELS.index("executed"):
         return f"the block came to {block.level} only: {block.error_kind or 'not asked further'}"
     if block.block not in parts.block_sources:
         raise ValueError(f"{REQUIREMENTS} says nothing of {block.block}")

@@ -35,15 +35,17 @@ from curate.sources.rows import (
     MeasuredFacts,
     RecordSource,
     SourceRow,
+    describe_file,
+    open_compressed,
     read_errors,
     read_row,
 )
 from lemur_core.files.atomic import atomic_file, scratch_folder, sha256_file
 from lemur_core.files.cache import cache_folder, drop_damaged, is_cached, read_cached
-from lemur_core.files.errors import DamagedError, UsageError, UserError
-from lemur_core.files.foreign import check_growth, decode_python
+from lemur_core.files.errors import DamagedError, RetryableError, UsageError, UserError
+from lemur_core.files.foreign import decode_python
 from lemur_core.files.markdown import plural
-from lemur_core.files.pip import DEFAULT_VERSION, fetch_release, list_releases
+from lemur_core.files.pip import AbsentError, download
 from lemur_core.files.progress import note, progress
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import license_of_fields
@@ -74,8 +76,6 @@ _RUNS = f"""
     WHERE {" AND ".join(f"{name} IS NOT NULL" for name in _NEEDED)}
     ORDER BY {", ".join(_CONFIGURATION)}, accuracy DESC, transform, duration, id
 """
-
-_SQLITE, _ZSTANDARD = b"SQLite format 3\x00", b"\x28\xb5\x2f\xfd"
 _SORT_KIB = 1 << 16  # memory for sorting runs; more uses a temporary file
 #: Networks and runs whose code and hyperparameters are cached: neighbors share them.
 _CACHED_CODES, _CACHED_PARAMETERS = 128, 4_096
@@ -89,8 +89,12 @@ def read_database(path: Path, where: str) -> Iterator[SourceRow]:
     """
     rows = 0
     with _open(path, where) as connection, progress("reading LEMUR's runs", None, "best runs") as advance:
-        columns = _check_tables(connection, where)
-        read_code, read_parameters = _code_reader(connection, columns), _parameter_reader(connection)
+        for table, wanted in _READ.items():
+            columns = _columns(connection, table)
+            if missing := [name for name in wanted if name not in columns]:
+                has = f"table {table!r} has no column {missing[0]!r}" if columns else f"it has no table {table!r}"
+                raise UserError(f"{where}: not a LEMUR database: {has}")
+        read_code, read_parameters = _code_reader(connection), _parameter_reader(connection)
         runs = connection.execute(_RUNS)
         names = [name for name, *_ in runs.description]
         for _, same in itertools.groupby(runs, lambda run: run[: len(_CONFIGURATION)]):
@@ -126,21 +130,6 @@ def read_measured(path: Path, where: str) -> Iterator[MeasuredFacts]:
                 yield MeasuredFacts(str(name or ""), table, place, facts)
 
 
-#: Advice for errors that leave the file sound.
-_ADVICE = {
-    sqlite3.SQLITE_FULL: "free space for temporary files (TMPDIR)",
-    sqlite3.SQLITE_NOMEM: "free memory",
-    **dict.fromkeys(
-        (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
-        "another program writes to it: wait for it or end it, then run again",
-    ),
-    **dict.fromkeys(
-        (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY),
-        "check its permissions and those of its folder",
-    ),
-}
-
-
 @contextmanager
 def _open(path: Path, where: str) -> Iterator[sqlite3.Connection]:
     """Yield a read-only connection; report errors of SQLite in the block as one line."""
@@ -149,64 +138,44 @@ def _open(path: Path, where: str) -> Iterator[sqlite3.Connection]:
             connection.text_factory = bytes  # a file may claim falsely that its text is UTF-8
             connection.execute(f"PRAGMA cache_size = -{_SORT_KIB}")
             yield connection
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest of the bits are details
+    except sqlite3.DatabaseError as error:
         message = f"{where}: cannot be read as a SQLite database: {error}"
-        if code in _ADVICE or not is_cached(path):
-            raise UserError(f"{message}; {_ADVICE.get(code, 'write or fetch it again')}") from error
-        drop_damaged(path)
-        raise DamagedError(f"{message}; write or fetch it again") from error
-
-
-def _check_tables(connection: sqlite3.Connection, where: str) -> list[str]:
-    """Return the columns of table `nn`, if all required ones are present."""
-    tables = sorted(_names(connection, "SELECT name FROM sqlite_master WHERE type = 'table'"))
-    for table, wanted in _READ.items():
-        if table not in tables:
-            known = ", ".join(tables) or "none"
-            raise UserError(f"{where}: no table {table!r}, so not a LEMUR database; it has {known}")
-        if missing := [name for name in wanted if name not in _columns(connection, table)]:
-            raise UserError(f"{where}: table {table!r} has no column {missing[0]!r}, so not a LEMUR database")
-    return _columns(connection, "nn")
+        if isinstance(error, sqlite3.OperationalError):  # the file is sound
+            advice = "check its permissions, the space for temporary files (TMPDIR), and whether a program writes to it"
+            raise UserError(f"{message}; {advice}") from error
+        if is_cached(path):
+            drop_damaged(path)
+            raise DamagedError(f"{message}; run again") from error
+        raise UserError(f"{message}; write or fetch it again") from error
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
-    return _names(connection, f"SELECT name FROM pragma_table_info('{table}')")
-
-
-def _names(connection: sqlite3.Connection, query: str) -> list[str]:
-    return [str(_text(name)) for (name,) in connection.execute(query)]
+    return [_text(name) for (name,) in connection.execute(f"SELECT name FROM pragma_table_info('{table}')")]
 
 
 def _text(value: Any) -> Any:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
-def _code_reader(
-    connection: sqlite3.Connection, columns: list[str]
-) -> Callable[[bytes], tuple[bytes | None, str | None]]:
-    """Return a function from a network's name to its code and `arch_uid`."""
-    identity = "arch_uid" if "arch_uid" in columns else "id" if "id" in columns else "NULL"
+def _code_reader(connection: sqlite3.Connection) -> Callable[[bytes], tuple[bytes | None, str | None]]:
+    """Return a function from a network's name to its code and `arch_uid`.
+
+    Up to nn-dataset 2.2 a network's id is the MD5 of its text without white space, which is independent of what it
+    computes; later it is a certificate of its architecture, except for code that allows none.
+    """
+    columns = _columns(connection, "nn")
+    identity = next((name for name in ("arch_uid", "id") if name in columns), "NULL")
 
     @lru_cache(maxsize=_CACHED_CODES)
     def read(name: bytes) -> tuple[bytes | None, str | None]:
         query = f"SELECT code, {identity} FROM nn WHERE name = CAST(? AS TEXT)"
         code, uid = connection.execute(query, (name,)).fetchone() or (None, None)
-        if not (isinstance(uid, bytes) and isinstance(code, bytes)):
+        if not (uid and isinstance(uid, bytes) and isinstance(code, bytes)):
             return code, None
-        return code, _parse_arch_uid(code.decode("utf-8", "replace"), _text(uid))
+        plain = "".join(code.decode("utf-8", "replace").split()).encode("utf-8", "replace")
+        return code, None if uid == hashlib.md5(plain, usedforsecurity=False).hexdigest().encode() else _text(uid)
 
     return read
-
-
-def _parse_arch_uid(code: str, uid: str) -> str | None:
-    """Return the `arch_uid` of a network, if the id in the database is one.
-
-    Up to nn-dataset 2.2 a network's id is the MD5 of its text without white space, which is independent of what it
-    computes; later it is a certificate of its architecture, except for code that allows none.
-    """
-    plain = hashlib.md5("".join(code.split()).encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
-    return uid if uid and uid != plain else None
 
 
 def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]:
@@ -216,7 +185,7 @@ def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]
     """
     table = "prm"
     first = "FROM pragma_index_list('prm') AS list, pragma_index_info(list.name) AS part WHERE part.seqno = 0"
-    if "uid" not in _names(connection, f"SELECT part.name {first} AND part.name IS NOT NULL"):
+    if not connection.execute(f"SELECT 1 {first} AND part.name = 'uid'").fetchone():  # a database of older releases
         connection.execute("CREATE TEMP TABLE by_uid AS SELECT uid, name, MAX(value) AS value FROM prm GROUP BY 1, 2")
         connection.execute("CREATE INDEX temp.of_uid ON by_uid (uid, name, value)")
         table = "by_uid"
@@ -237,46 +206,27 @@ def _parameter_reader(connection: sqlite3.Connection) -> Callable[[object], str]
     return read
 
 
-#: Bytes decompressed at a time: Zstandard writes 128 KiB of one byte as four, so this gives 64 MiB at most.
-_CHUNK = 2_048
+_SQLITE, _ZSTANDARD = b"SQLite format 3\x00", b"\x28\xb5\x2f\xfd"
 
 
 def unpack(packed: Path, target: Path, where: str) -> None:
     """Decompress a database into a file, atomically.
 
     Args: where: the packed file's name in messages.
-    Raises: UserError if it is not a complete Zstandard file of a SQLite database, its content is out of proportion or
-        does not fit on the disk, or the package that decompresses is not installed.
+    Raises: UserError if it is not a complete Zstandard file of a SQLite database, or its content is out of proportion.
     """
-    try:
-        import zstandard
-    except ImportError as error:
-        raise UserError(f"{where}: needs zstandard to decompress: pip install 'lemur-curator[lemur-db]'") from error
-    with read_errors(where), packed.open("rb") as file, atomic_file(target) as part, part.open("wb") as out:
-        frame, begun, size, packed_size = None, b"", 0, 0
-        try:
-            while chunk := file.read(_CHUNK):
-                packed_size += len(chunk)
-                while chunk:  # a file may be a sequence of frames, and each needs a decompressor of its own
-                    frame = frame or zstandard.ZstdDecompressor().decompressobj()
-                    piece = frame.decompress(chunk)
-                    begun += piece[: max(0, len(_SQLITE) - len(begun))]
-                    # Refuse at the first bytes: gigabytes of something else would fill the disk.
-                    if not _SQLITE.startswith(begun):
-                        raise UserError(f"{where}: holds no SQLite database; name LEMUR's ab.nn.db or ab.nn.zst")
-                    size += len(piece)
-                    check_growth(where, packed_size, size)
-                    try:
-                        out.write(piece)
-                    except OSError as error:
-                        advice = "free space, or set LEMUR_CURATOR_CACHE"
-                        raise UserError(f"{target.parent}: {error.strerror}; {advice}") from error
-                    chunk = frame.unused_data if frame.eof else b""
-                    frame = None if frame.eof else frame
-        except zstandard.ZstdError as error:
-            raise UserError(f"{where}: cannot be decompressed: {error}; fetch it again") from error
-        if frame is not None or begun != _SQLITE:
-            raise UserError(f"{where}: ends before its content does, after {size:,} bytes of it; fetch it again")
+    with atomic_file(target) as part, part.open("wb") as out, open_compressed(packed, where, "zstd") as content:
+
+        def read() -> bytes:
+            with read_errors(where):  # errors of writing are another file's
+                return content.read(1 << 20)
+
+        # Refuse at the first bytes: gigabytes of something else would fill the disk.
+        if not (piece := read()).startswith(_SQLITE):
+            raise UserError(f"{where}: holds no SQLite database; name LEMUR's ab.nn.db or ab.nn.zst")
+        while piece:
+            out.write(piece)
+            piece = read()
 
 
 class DatabaseFile(FileSource):
@@ -305,6 +255,11 @@ def _find_plain(path: Path, where: str) -> Path:
 
 # --- releases ---------------------------------------------------------------------------------------------------------
 
+#: The last release that contains both codes and statistics; the releases, with the digest and size of their wheels, and
+#: how many codes they have.
+DEFAULT_VERSION = "2.1.0"
+_RELEASES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("lemur_releases.json").read_bytes())
+
 _CODES, _STAT = "ab/nn/nn/", "ab/nn/stat/"
 #: Statistics of training, which are rows of networks. Up to release 2.0.6 the folders were in `stat/` itself.
 _TRAINING = re.compile(rf"{_STAT}(?:train/)?([^/_]+)_([^/_]+)_([^/_]+)_([^/_]+)/(\d+)\.json")
@@ -315,62 +270,6 @@ _TABLES = """
     CREATE TABLE stat (id TEXT, accuracy REAL, epoch INTEGER, duration INTEGER, task TEXT, dataset TEXT, metric TEXT,
         nn TEXT, transform TEXT, prm TEXT);
 """
-
-
-def read_codes(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """Return the code of each network by name, with line ends as in Python's text mode."""
-    codes = {}
-    for name in archive.namelist():
-        stem = name.removeprefix(_CODES)
-        if stem != name and stem.endswith(".py") and "/" not in stem and stem != "__init__.py":
-            codes[stem.removesuffix(".py")] = archive.read(name).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    return codes
-
-
-def stat_files(archive: zipfile.ZipFile) -> list[str]:
-    """Return the files of training statistics, sorted."""
-    return sorted(name for name in archive.namelist() if _TRAINING.fullmatch(name))
-
-
-def _write_database(archive: zipfile.ZipFile, codes: dict[str, bytes], path: Path) -> None:
-    """Write codes and trials of a wheel into a new database."""
-    files = stat_files(archive)
-    with closing(sqlite3.connect(path)) as database, progress("reading LEMUR statistics", len(files), "files") as done:
-        database.executescript(_TABLES)
-        database.executemany("INSERT INTO nn VALUES (?, ?)", ((name, _as_text(code)) for name, code in codes.items()))
-        for file in files:
-            match = _TRAINING.fullmatch(file)
-            assert match is not None
-            task, dataset, metric, nn, epoch = *match.groups()[:4], int(match[5])
-            trials = json.loads(archive.read(file))
-            # A trial that is not among the best is no row, but its hyperparameters count.
-            best = max((trial["accuracy"] for trial in trials if trial.get("accuracy") is not None), default=None)
-            runs: list[tuple[object, ...]] = []
-            parameters: list[tuple[object, ...]] = []
-            for index, trial in enumerate(trials):
-                accuracy, duration = trial.pop("accuracy", None), trial.pop("duration", None)
-                uid, transform = trial.pop("uid", None) or f"{file}#{index}", trial.get("transform", "")
-                parameters += ((uid, *item) for item in trial.items())
-                if accuracy is not None and accuracy == best:
-                    # LEMUR's id of a trial is the MD5 of the printed values without white space.
-                    printed = str([transform, uid, task, dataset, metric, nn, epoch, duration, accuracy])
-                    key = hashlib.md5("".join(printed.split()).encode(), usedforsecurity=False).hexdigest()
-                    runs.append((key, accuracy, epoch, duration, task, dataset, metric, nn, transform, uid))
-            database.executemany("INSERT INTO stat VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", runs)
-            database.executemany("INSERT INTO prm VALUES (?, ?, ?)", parameters)
-            done(1)
-        database.execute("CREATE INDEX of_uid ON prm (uid, name, value)")
-        database.commit()
-
-
-def _as_text(code: bytes) -> str | bytes:
-    """Return code as Python reads it; the bytes where that fails, as the row then says."""
-    try:
-        return decode_python(code)
-    except SyntaxError:
-        return code
-
-
 #: In the names of the cached tables, so that code that reads wheels differently does not use tables of older code.
 _TABLES_FORMAT = 4
 _METADATA = b"METADATA"  # key in the schema of the table
@@ -379,15 +278,13 @@ _METADATA = b"METADATA"  # key in the schema of the table
 class LemurRelease(RecordSource):
     """The rows that `ab.nn.api.data(only_best_accuracy=True)` of one release returns, in its order.
 
-    `lemur_core.files.pip` fetches the wheel once and checks its digest.
-
     Source: https://github.com/ABrain-One/nn-dataset
     """
 
     def __init__(self, version: str = DEFAULT_VERSION) -> None:
-        self.version = version
         super().__init__(f"lemur@{version}")
-        self._folder = cache_folder("lemur", str(parse_version(self.name, f"lemur@{DEFAULT_VERSION}")))
+        self.version = str(parse_version(self.name, f"lemur@{DEFAULT_VERSION}"))
+        self._folder = cache_folder("lemur", self.version)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield rows ordered by task, dataset, metric, nn and epoch; ties in the order of the database.
@@ -424,11 +321,12 @@ class LemurRelease(RecordSource):
         target = self._folder / f"rows-{given.sha256[:16]}-v{_TABLES_FORMAT}.parquet"
         if target.is_file():
             return target
-        with zipfile.ZipFile(wheel) as archive, scratch_folder("lemur") as scratch:
+        with read_cached(wheel):
+            archive = zipfile.ZipFile(wheel)
             codes = read_codes(archive)
+        with archive, scratch_folder("lemur") as scratch:
             if not codes:
-                known = ", ".join(list_releases())
-                raise UserError(f"nn-dataset {self.version} contains no code of networks; releases that do: {known}")
+                raise self._refuse("contains no code of networks")
             _write_database(archive, codes, scratch / "ab.nn.db")
             (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             schema = ROW_SCHEMA.with_metadata({_METADATA: archive.read(name)})
@@ -439,8 +337,32 @@ class LemurRelease(RecordSource):
 
     @cached_property
     def _wheel(self) -> tuple[Path, Input]:
-        wheel, digest = fetch_release(self._folder.name)
-        return wheel, Input(name=wheel.name, sha256=digest, bytes=wheel.stat().st_size)
+        """The wheel, downloaded once with the user's index settings of pip, and its description."""
+        wheel = next(iter(sorted(self._folder.glob("*.whl"))), None) or self._download()
+        given, expected = describe_file(wheel, wheel.name), _RELEASES.get(self.version, {}).get("sha256")
+        if expected not in (None, given.sha256):
+            drop_damaged(wheel)
+            raise DamagedError(f"{wheel.name}: SHA-256 is {given.sha256[:16]}…, expected {expected[:16]}…; run again")
+        return wheel, given
+
+    def _download(self) -> Path:
+        facts = _RELEASES.get(self.version)
+        if facts is not None and not facts["codes"]:
+            raise self._refuse("contains no code of networks")
+        size = f" ({facts['bytes'] / 1e6:.0f} MB)" if facts else ""
+        note(f"fetching nn-dataset {self.version}{size} with pip download")
+        with scratch_folder("download", parent=self._folder) as part:
+            try:
+                wheel = download("nn-dataset", f"=={self.version}", part)
+            except UserError as error:
+                if isinstance(error, AbsentError) and error.versions:
+                    raise self._refuse("no such release") from error
+                raise RetryableError(f"nn-dataset {self.version} could not be fetched with pip: {error}") from error
+            return wheel.replace(self._folder / wheel.name)
+
+    def _refuse(self, reason: str) -> UserError:
+        known = ", ".join(version for version, facts in _RELEASES.items() if facts["codes"])
+        return UserError(f"nn-dataset {self.version}: {reason}; releases with network codes: {known}")
 
 
 def parse_version(spec: str, example: str) -> Version:
@@ -449,6 +371,58 @@ def parse_version(spec: str, example: str) -> Version:
         return Version(spec.partition("@")[2])
     except InvalidVersion as error:
         raise UsageError(f"{spec}: not a version; for example {example}") from error
+
+
+def read_codes(archive: zipfile.ZipFile) -> dict[str, bytes]:
+    """Return the code of each network by name, with line ends as in Python's text mode."""
+    codes = {}
+    for name in archive.namelist():
+        stem = name.removeprefix(_CODES)
+        if stem != name and stem.endswith(".py") and "/" not in stem and stem != "__init__.py":
+            codes[stem.removesuffix(".py")] = archive.read(name).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return codes
+
+
+def stat_files(archive: zipfile.ZipFile) -> list[str]:
+    """Return the files of training statistics, sorted."""
+    return sorted(name for name in archive.namelist() if _TRAINING.fullmatch(name))
+
+
+def _write_database(archive: zipfile.ZipFile, codes: dict[str, bytes], path: Path) -> None:
+    """Write codes and trials of a wheel into a new database."""
+    files = stat_files(archive)
+    with closing(sqlite3.connect(path)) as database, progress("reading LEMUR statistics", len(files), "files") as done:
+        database.executescript(_TABLES)
+        database.executemany("INSERT INTO nn VALUES (?, ?)", ((name, _as_text(code)) for name, code in codes.items()))
+        for file in files:
+            match = _TRAINING.fullmatch(file)
+            assert match is not None
+            task, dataset, metric, nn, epoch = *match.groups()[:4], int(match[5])
+            trials = json.loads(archive.read(file))
+            # A trial that is not among the best is no row, but its hyperparameters count.
+            best = max((trial["accuracy"] for trial in trials if trial.get("accuracy") is not None), default=None)
+            for index, trial in enumerate(trials):
+                accuracy, duration = trial.pop("accuracy", None), trial.pop("duration", None)
+                uid, transform = trial.pop("uid", None) or f"{file}#{index}", trial.get("transform", "")
+                parameters = ((uid, *item) for item in trial.items())
+                database.executemany("INSERT INTO prm VALUES (?, ?, ?)", parameters)
+                if accuracy is not None and accuracy == best:
+                    # LEMUR's id of a trial is the MD5 of the printed values without white space.
+                    printed = str([transform, uid, task, dataset, metric, nn, epoch, duration, accuracy])
+                    key = hashlib.md5("".join(printed.split()).encode(), usedforsecurity=False).hexdigest()
+                    run = (key, accuracy, epoch, duration, task, dataset, metric, nn, transform, uid)
+                    database.execute("INSERT INTO stat VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", run)
+            done(1)
+        database.execute("CREATE INDEX of_uid ON prm (uid, name, value)")
+        database.commit()
+
+
+def _as_text(code: bytes) -> str | bytes:
+    """Return code as Python reads it; the bytes where that fails, as the row then says."""
+    try:
+        return decode_python(code)
+    except SyntaxError:
+        return code
 
 
 def read_release(wheel: Path) -> Iterator[MeasuredFacts]:
@@ -464,17 +438,16 @@ def read_release(wheel: Path) -> Iterator[MeasuredFacts]:
             path = PurePosixPath(name.removeprefix(_STAT))
             of_folder = "_" in path.parent.name  # else the file is named by the network
             folder, network = (path.parent.parent, path.parent.name) if of_folder else (path.parent, path.stem)
-            kind, place = folder.as_posix(), path.relative_to(folder).as_posix()
             data = archive.read(name)
             try:
                 value: Any = json.loads(data)
             except (ValueError, RecursionError):
                 value = {"unreadable": data.decode("utf-8", "backslashreplace")}
+            parts = network.split("_")  # the name of a network may hold the sign that separates it
+            names = ("_".join(parts[at:]) for at in range(len(parts)))
+            named = next((name for name in names if name in networks), parts[-1])
             for number, item in enumerate(value if isinstance(value, list) else [value]):
                 facts = item if isinstance(item, dict) else {"value": item}
                 stated = facts.get("model_name")
-                parts = network.split("_")  # the name of a network may hold the sign that separates it
-                names = ("_".join(parts[at:]) for at in range(len(parts)))
-                named = next((name for name in names if name in networks), parts[-1])
-                nn = stated if isinstance(stated, str) else named
-                yield MeasuredFacts(nn, kind, place + (f"#{number}" if number else ""), facts)
+                place = path.relative_to(folder).as_posix() + (f"#{number}" if number else "")
+                yield MeasuredFacts(stated if isinstance(stated, str) else named, folder.as_posix(), place, facts)

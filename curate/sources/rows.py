@@ -1,35 +1,33 @@
 """The common shape of all sources' rows: Arrow batches with the columns of the LEMUR API, and foreign records as rows.
 
 An invalid value of a record becomes null, or a problem. Every record of a JSON, JSONL, CSV or Parquet file is a row,
-whatever it holds. CSV is read by Python's reader, every column as text: that of pyarrow refuses the whole file for a
-record that is longer than its block or has another number of fields, or for a byte that is not UTF-8.
+whatever it holds.
 """
 
 import contextlib
-import csv
-import gzip
 import hashlib
 import io
+import itertools
 import json
 import math
 import numbers
-import zlib
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from lemur_core.files.foreign import RATIO, BoundedStream, check_growth
-from lemur_core.files.markdown import escape_controls, is_unicode, make_visible
+from lemur_core.files.foreign import BoundedStream
+from lemur_core.files.markdown import escape_controls, is_unicode, make_visible, plural
 from lemur_core.files.progress import note
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import NOASSERTION, license_of_fields
@@ -65,7 +63,7 @@ _TEXTS = ("task", "dataset", "metric", "prm", "arch_uid", "outcomes", "license")
 #: Maximum bytes of one record: a code of a million lines, somewhat more than a batch holds.
 MAX_RECORD_BYTES = 40 << 20
 
-#: Of a row, the values of number columns that are no numbers, by column; `RowSource` tells of them.
+#: Of a row, the values of number columns that cannot be read, by column; `RowSource` tells of them.
 _UNREAD = "unread"
 
 
@@ -238,7 +236,7 @@ class RowSource(RecordSource):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in their order, cut at BATCH_ROWS rows and before BATCH_CHARACTERS.
 
-        The first value that is no number where one belongs, and how many there are, are told when all rows are read.
+        The first value that is not read as a number, and how many there are, are told when all rows are read.
 
         Raises: UserError if there are none, or as `read_rows` does.
         """
@@ -247,7 +245,8 @@ class RowSource(RecordSource):
         first = ""
         for number, row in enumerate(self.read_rows()):
             for column, value in row.pop(_UNREAD, {}).items():
-                first = first or f"row {number}, column {column}: {value[:40]!r} is no number, so null is read"
+                kind = "a whole number of 64 bits" if column == "epoch" else "a finite number"
+                first = first or f"row {number}, column {column}: {value[:40]!r} is not {kind}, so null is read"
                 unread += 1
             size = sum(len(value) for value in row.values() if isinstance(value, str))
             if held and (len(held) == BATCH_ROWS or characters + size > BATCH_CHARACTERS):
@@ -260,34 +259,21 @@ class RowSource(RecordSource):
             raise UserError(f"{self.where}: holds no rows; name a SOURCE that does")
         if unread and not self._told:
             self._told = True
-            note(f"{self.where}: {first}" + (f"; {unread - 1:,} more values are none" if unread > 1 else ""))
+            note(
+                f"{self.where}: {first}"
+                + (f"; {plural(unread - 1, 'more value')} cannot be read either" if unread > 1 else "")
+            )
         yield to_batch(held)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+#: A record, or why there is none.
+_Record = Mapping[str, object] | str
+_Reader = Callable[[Path, str, Collection[str]], Iterator[_Record]]
 
 #: Read through a buffer of this size, and nothing ahead: else a column of a whole row group is held in memory.
 _READ_BYTES = 1 << 20
-
-
-def _open_bytes(path: Path) -> BinaryIO:
-    """Open the file's content as a stream; a .gz file is decompressed, within bounds."""
-    packed = path.open("rb")
-    if not path.name.lower().endswith(".gz"):
-        return packed
-    content = BoundedStream(str(path), packed, gzip.GzipFile(fileobj=packed))
-    return cast(BinaryIO, io.BufferedReader(content, _READ_BYTES))
-
-
-@contextlib.contextmanager
-def read_errors(where: Path | str) -> Iterator[None]:
-    """Raise UserError, as one line, instead of the errors of the system or the decompressor."""
-    try:
-        yield
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{where}: not a whole gzip file: {error}; write or fetch it again") from error
-    except OSError as error:
-        raise UserError(f"{where}: cannot be read: {error.strerror or error}; check the file") from error
 
 
 class FileSource(RowSource):
@@ -322,72 +308,94 @@ def open_table(path: Path, where: str = "", required: Collection[str] = REQUIRED
     Args: where: its name in messages. required: the columns that it must have.
     """
     name = path.name.lower()
-    plain = name.removesuffix(".gz")
-    read = None if name.endswith(".parquet.gz") else _READERS.get(Path(plain).suffix)
-    return read and FileSource(path, partial(read, required=required), where)
+    read = None if name.endswith(".parquet.gz") else _READERS.get(Path(name.removesuffix(".gz")).suffix)
+
+    def read_records(path: Path, where: str) -> Iterator[SourceRow]:
+        assert read is not None
+        with read_errors(where):
+            for record in read(path, where, required):
+                yield build_broken_row(record) if isinstance(record, str) else read_row(record)
+
+    return FileSource(path, read_records, where) if read else None
 
 
-# --- JSON ---------------------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def read_errors(where: Path | str) -> Iterator[None]:
+    """Raise UserError, as one line, instead of the errors of the system, the decompressor or the reader of a format."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or (str(error).strip() or type(error).__name__).splitlines()[0]
+        if "straddl" in reason:  # two blocks of pyarrow's reader of CSV
+            reason = f"a record has more than {MAX_RECORD_BYTES >> 20} MiB, or a quote is not closed"
+        raise UserError(f"{where}: cannot be read: {reason}; write or fetch it again") from error
+
+
+def open_compressed(path: Path, where: str, codec: str | None) -> BinaryIO:
+    """Open the content of a file that is compressed with `gzip` or `zstd`, within bounds, or of a plain one."""
+    packed = path.open("rb", buffering=_READ_BYTES)
+    if codec is None:
+        return packed
+    content = pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), codec)
+    return cast(BinaryIO, io.BufferedReader(BoundedStream(where, packed, content), _READ_BYTES))
+
+
+def _open_text(path: Path, where: str) -> io.BufferedReader:
+    return cast(io.BufferedReader, open_compressed(path, where, "gzip" if path.name.lower().endswith(".gz") else None))
+
 
 _BOM = b"\xef\xbb\xbf"
-#: Maximum bytes of a JSON array, which is read as a whole.
-_ARRAY_BYTES = 1 << 30
 
 
-def _read_json(path: Path, where: str, required: Collection[str]) -> Iterator[SourceRow]:
-    """Yield each element of the array in a .json file as a row; of other files each line that is not blank.
+def _read_json(path: Path, where: str, required: Collection[str]) -> Iterator[_Record]:
+    """Yield each element of the array in a .json file; of other files each line that is not blank.
 
     Some object of the first batch must have each required column, since these files have no header.
 
     Source: https://jsonlines.org
     """
-    names: dict[str, None] = {}
-
-    def check() -> None:
+    with _open_text(path, where) as file:
+        name = path.name.lower().removesuffix(".gz")
+        is_array = name.endswith(".json") and file.peek(1).removeprefix(_BOM).lstrip().startswith(b"[")
+        records = _read_array(file, where) if is_array else _read_lines(file)
+        first = list(itertools.islice(records, BATCH_ROWS))
+        names = dict.fromkeys(name for record in first if isinstance(record, dict) for name in record)
         if names:
             check_columns(where, names, required)
-
-    with read_errors(where), _open_bytes(path) as file:
-        is_json = Path(path.name.lower().removesuffix(".gz")).suffix == ".json"
-        start = cast(io.BufferedReader, file).peek(1) if is_json else b""
-        is_array = start.removeprefix(_BOM).lstrip().startswith(b"[")
-        records = _read_array(file, where) if is_array else _read_lines(file)
-        for count, record in enumerate(records):
-            if count == BATCH_ROWS:
-                check()
-            if isinstance(record, str):
-                yield build_broken_row(record)
-                continue
-            if len(names) < 1000:  # objects with ever new keys must not fill the memory
-                names.update(dict.fromkeys(record))
-            yield read_row(record)
-        check()
-
-
-#: A record, or its problem.
-_Record = Mapping[str, object] | str
+        yield from first
+        yield from records
 
 
 def _read_lines(file: BinaryIO) -> Iterator[_Record]:
-    number = 0
-    while line := file.readline(MAX_RECORD_BYTES + 1):
-        number += 1
-        content = line.removeprefix(_BOM) if number == 1 else line
-        if len(content) > MAX_RECORD_BYTES:
+    for number in itertools.count(1):
+        line = file.readline(MAX_RECORD_BYTES + 1)
+        if not line:
+            return
+        if len(line) > MAX_RECORD_BYTES:
             while line and not line.endswith(b"\n"):
                 line = file.readline(MAX_RECORD_BYTES)
             yield f"line {number}: longer than {MAX_RECORD_BYTES >> 20} MiB"
-        elif content.strip():
-            yield _parse_line(f"line {number}", content)
+        elif (content := line.removeprefix(_BOM) if number == 1 else line).strip():
+            try:
+                yield _check_object(f"line {number}", json.loads(content.decode()))
+            except UnicodeDecodeError as error:
+                yield f"invalid UTF-8 at byte {error.start}"
+            except (ValueError, RecursionError) as error:
+                yield f"line {number}: not a JSON object: {_describe_fault(error)}"
 
 
-def _parse_line(where: str, line: bytes) -> _Record:
+def _read_array(file: BinaryIO, where: str) -> Iterator[_Record]:
     try:
-        return _check_object(where, json.loads(line.decode()))
-    except UnicodeDecodeError as error:
-        return f"invalid UTF-8 at byte {error.start}"
+        # Bytes that are not UTF-8 must spoil their own row only.
+        records = json.loads(file.read().removeprefix(_BOM).decode(errors="surrogateescape"))
     except (ValueError, RecursionError) as error:
-        return f"{where}: not a JSON object: {_describe_fault(error)}"
+        raise UserError(f"{where}: not a JSON array: {_describe_fault(error)}; write or fetch it again") from error
+    for number, record in enumerate(records, start=1):
+        yield _check_object(f"element {number}", record)
+
+
+def _check_object(where: str, record: Any) -> _Record:
+    return record if isinstance(record, dict) else f"{where}: not a JSON object: it is a {type(record).__name__}"
 
 
 def _describe_fault(error: Exception) -> str:
@@ -397,125 +405,79 @@ def _describe_fault(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
 
 
-def _check_object(where: str, record: Any) -> _Record:
-    return record if isinstance(record, dict) else f"{where}: not a JSON object: it is a {type(record).__name__}"
+def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Record]:
+    """Yield the records of a .csv file: commas, doubled quotes, newlines inside quotes; every column is text.
 
-
-def _read_array(file: BinaryIO, where: str) -> Iterator[_Record]:
-    content = file.read(_ARRAY_BYTES + 1)
-    if len(content) > _ARRAY_BYTES:
-        limit = f"a JSON array of more than {_ARRAY_BYTES >> 30} GiB"
-        raise UserError(f"{where}: is {limit}; write it as JSONL, one object a line")
-    try:
-        # Bytes that are not UTF-8 must spoil their own row only.
-        records = json.loads(content.removeprefix(_BOM).decode(errors="surrogateescape"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not a JSON array: {_describe_fault(error)}; write or fetch it again") from error
-    del content
-    for number, record in enumerate(records, start=1):
-        yield _check_object(f"element {number}", record)
-
-
-# --- CSV ----------------------------------------------------------------------------------------------------------
-
-#: Maximum characters in one field; also bounds memory if a quote is never closed.
-_FIELD_LIMIT = MAX_RECORD_BYTES
-
-
-def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[SourceRow]:
-    """Yield the records of a .csv file in the dialect of spreadsheets: commas, doubled quotes, newlines inside quotes.
-
-    An empty field is null, except an empty nn_code. A blank line is no record.
+    An empty field is null, except an empty nn_code. A blank line is no record. Bytes are read as Latin-1, which any
+    are, and put back: pyarrow refuses a file for a broken record that is not UTF-8.
 
     Source: https://www.rfc-editor.org/rfc/rfc4180
     """
-    with (
-        _long_fields(),
-        read_errors(where),
-        _open_bytes(path) as file,
-        io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
-    ):
-        reader = csv.reader(_read_text_lines(text, where))
-        try:
-            header = next((fields for fields in reader if fields), [])
-        except csv.Error as error:
-            raise UserError(f"{where}: no CSV header: {error}; its first line must name the columns") from error
-        names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").strip() for name in header]
-        if names:
-            check_columns(where, names, required)
-        while True:
-            line = reader.line_num + 1
-            try:
-                fields = next(reader, None)
-            except csv.Error as error:
-                yield build_broken_row(f"line {line}: not a CSV record: {error}")
-                continue
-            if fields is None:
-                return
-            if len(fields) == len(names):
-                # bytes again if they may not be UTF-8, so that they are treated as in every other source
-                values = (field if field.isascii() else field.encode("utf-8", "surrogateescape") for field in fields)
-                record = dict(zip(names, values, strict=True))
-                yield read_row({name: value for name, value in record.items() if value or name == "nn_code"})
-            elif fields:
-                yield build_broken_row(f"line {line}: {len(fields)} fields, the header names {len(names)}")
+    broken: deque[tuple[int, str]] = deque()  # reported before the batch of the records around them
+
+    def skip(row: csv.InvalidRow) -> str:
+        broken.append((row.number, f"{row.actual_columns} fields, the header names {row.expected_columns}"))
+        return "skip"
+
+    def put_back(value: bytes) -> bytes:
+        return value if value.isascii() else value.decode().encode("latin-1")
+
+    # A record must fit a block. One thread: only it knows the numbers of records.
+    reading = csv.ReadOptions(use_threads=False, block_size=MAX_RECORD_BYTES, encoding="latin-1")
+    parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
+    with _open_text(path, where) as file:
+        if file.peek().startswith(_BOM):
+            file.read(len(_BOM))
+        start = file.peek()
+        if not start.strip():
+            return
+        header = csv.open_csv(io.BytesIO(start), reading, parse).schema.names
+        names = [put_back(name.encode()).decode("utf-8", "backslashreplace").strip() for name in header]
+        check_columns(where, names, required)
+        broken.clear()
+        wanted = {name: column for name, column in zip(names, header, strict=True) if name in COLUMNS}
+        batches = csv.open_csv(
+            file,
+            reading,
+            parse,
+            csv.ConvertOptions(
+                include_columns=list(wanted.values()), column_types=dict.fromkeys(wanted.values(), pa.large_binary())
+            ),
+        )
+        number = 2  # the header is record 1
+        parts = (batch.slice(first, 250) for batch in batches for first in range(0, batch.num_rows, 250))
+        for part in parts:
+            for values in zip(*(column.to_pylist() for column in part.columns), strict=True):
+                while broken and broken[0][0] <= number:
+                    yield broken.popleft()[1]
+                    number += 1
+                named = zip(wanted, values, strict=True)
+                yield {name: put_back(value) for name, value in named if value or name == "nn_code"}
+                number += 1
+        yield from (problem for _, problem in broken)
 
 
-@contextlib.contextmanager
-def _long_fields() -> Iterator[None]:
-    """Accept longer fields than 128 KiB, which some codes exceed; the limit is one for all readers of a process."""
-    before = csv.field_size_limit(_FIELD_LIMIT)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
+def _read_parquet(path: Path, where: str, required: Collection[str]) -> Iterator[_Record]:
+    """Yield the rows of a Parquet file, a few at a time, by the sizes that it states.
 
-
-def _read_text_lines(text: TextIO, where: str) -> Iterator[str]:
-    for number, line in enumerate(iter(lambda: text.readline(MAX_RECORD_BYTES + 1), ""), start=1):
-        if len(line) > MAX_RECORD_BYTES:
-            limit = f"longer than {MAX_RECORD_BYTES >> 20} MiB"
-            raise UserError(f"{where}: line {number} is {limit}; not a table of networks")
-        yield line
-
-
-# --- Parquet ------------------------------------------------------------------------------------------------------
-
-#: Rows decoded at a time at most. The sizes that a file states are those before its dictionaries are unfolded: a
-#: repeated code of a megabyte costs next to nothing there, and a megabyte each time here.
-_READ_ROWS = 250
-#: Bytes of a batch at most if each of its rows names the largest value that its dictionary may hold.
-_UNFOLDED_BYTES = 256 << 20
-#: How far the rows of a table may outgrow its file: each names a value of a dictionary in a few bits. Only a batch is
-#: held at a time, so this bounds time.
-_OF_ROWS = {"ratio": 1_000, "floor": 1 << 30}
-
-
-def read_parquet(
-    path: Path, where: str, required: Collection[str] = REQUIRED, constants: Mapping[str, str] = {}
-) -> Iterator[SourceRow]:
-    """Yield the rows of a Parquet file. Args: constants: values of columns that the names of its folders state.
-
-    Raises: UserError if it cannot be read, or lacks a required column.
+    Codes are read with their dictionary: a repeated one of a megabyte costs next to nothing in the file, and would cost
+    a megabyte each time here.
     """
-    try:
-        with pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
-            names = file.schema_arrow.names
-            check_columns(where, [*names, *(constants.keys() - set(names))], required)
-            wanted = [name for name in COLUMNS if name in names]
-            packed, size = path.stat().st_size, 0
-            groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
-            check_growth(where, packed, sum(group.total_byte_size for group in groups), **_OF_ROWS)
-            for batch in file.iter_batches(_count_rows_of_batch(groups, wanted), columns=wanted):
-                columns = [_python_values(batch.column(name)) for name in wanted]
-                for values in zip(*columns, strict=True):
-                    row = read_row({**constants, **dict(zip(wanted, values, strict=True))})
-                    size += len(row["nn_code"] or "")
-                    check_growth(where, packed, size, **_OF_ROWS)
-                    yield row
-    except (pa.ArrowException, OSError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{where}: cannot be read as Parquet: {reason}; write or fetch it again") from error
+    schema = pq.read_schema(path)
+    check_columns(where, schema.names, required)
+    wanted = [name for name in COLUMNS if name in schema.names]
+    large = [name for name in wanted if name == "nn_code" and _is_text(schema.field(name).type)]
+    with pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False, read_dictionary=large) as file:
+        groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+        largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+        for batch in file.iter_batches(max(1, min(250, BATCH_CHARACTERS // (largest + 1))), columns=wanted):
+            columns = [_python_values(batch.column(name)) for name in wanted]
+            yield from (dict(zip(wanted, values, strict=True)) for values in zip(*columns, strict=True))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(has(kind) for has in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
 
 
 def _python_values(values: pa.Array) -> list[object]:
@@ -523,10 +485,11 @@ def _python_values(values: pa.Array) -> list[object]:
     if isinstance(values.type, pa.BaseExtensionType):
         values = values.storage
     if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    kind, types = values.type, pa.types
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_fixed_size_binary(kind):
-        values = values.cast(pa.large_binary())
+        distinct = _python_values(values.dictionary)
+        return [None if index is None else distinct[index] for index in values.indices.to_pylist()]
+    if _is_text(values.type) or pa.types.is_fixed_size_binary(values.type):
+        text: list[object] = values.cast(pa.large_binary()).to_pylist()
+        return text
     return [_python(value) for value in values]
 
 
@@ -539,21 +502,8 @@ def _python(value: pa.Scalar) -> object:
     return dict(plain) if pa.types.is_map(value.type) and plain is not None else plain
 
 
-def _count_rows_of_batch(groups: list[pq.RowGroupMetaData], wanted: list[str]) -> int:
-    """Return how many rows fit a batch where they are largest, by the sizes that the file states."""
-    largest = named = 1
-    for group in groups:
-        columns = [group.column(i) for i in range(group.num_columns)]
-        sizes = [part.total_uncompressed_size for part in columns if part.path_in_schema.split(".")[0] in wanted]
-        largest = max(largest, sum(sizes) // max(group.num_rows, 1))
-        # Of a column that is so much compressed, one value of its dictionary may be all of it.
-        dense = (part for part in columns if part.total_uncompressed_size > RATIO * part.total_compressed_size)
-        named = max([named, *(part.total_uncompressed_size for part in dense)])
-    return max(1, min(_READ_ROWS, BATCH_CHARACTERS // largest, _UNFOLDED_BYTES // named))
-
-
-_READERS = {
+_READERS: Mapping[str, _Reader] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), _read_json),
     ".csv": _read_csv,
-    ".parquet": read_parquet,
+    ".parquet": _read_parquet,
 }

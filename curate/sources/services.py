@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub.hf_api import RepoFile
 from packaging.version import InvalidVersion, Version
@@ -59,32 +60,44 @@ class HubDataset(RowSource):
 
     @cached_property
     def _tables(self) -> list[tuple[FileSource, Input]]:
-        return list(self._fetch_tables())
-
-    def _fetch_tables(self) -> Iterator[tuple[FileSource, Input]]:
-        commit, files = self._hub.call(self.name, self._list_tables, again=_AGAIN)
-        if not files:
-            raise UserError(f"{self.name}: holds no Parquet, JSONL, CSV or JSON file; name a dataset of networks")
-        note(f"reading {plural(len(files), 'file')} ({sum(file.size for file in files) / 1e6:,.0f} MB) of {self.name}")
-        fetch = partial(self._hub.api().hf_hub_download, self._repo, repo_type="dataset", revision=commit)
-        for file in files:
-            where = f"{self.name}/{file.path}"
-            path = Path(self._hub.call(where, partial(fetch, file.path), again=_AGAIN))
-            table = open_table(path, where)
-            assert table is not None
-            yield table, _check_download(path, file, where, where)
-
-    def _list_tables(self) -> tuple[str, list[RepoFile]]:
-        """Return the commit of the revision, and its tables of one kind; of a finished folder only its records."""
-        api = self._hub.api()
-        commit = api.dataset_info(self._repo, revision=self._revision, timeout=self._hub.answer_seconds).sha
-        assert commit is not None
-        tree = api.list_repo_tree(self._repo, repo_type="dataset", revision=commit, recursive=True)
-        files = [item for item in tree if isinstance(item, RepoFile)]
+        """The tables of one kind, fetched; of a finished folder only its records."""
+        hub, tables = self._hub, []
+        about, files = hub.call(
+            self.name, partial(_list_files, hub, self._repo, "dataset", self._revision), again=_AGAIN
+        )
         if any(file.path == FILE_NAME for file in files):
             files = [file for file in files if file.path.startswith(f"{RECORDS}/")]
         kinds = ([file for file in files if file.path.lower().endswith(kind)] for kind in _TABLES)
-        return commit, sorted(next(filter(None, kinds), []), key=lambda file: file.path)
+        files = sorted(next(filter(None, kinds), []), key=lambda file: file.path)
+        if not files:
+            raise UserError(f"{self.name}: holds no Parquet, JSONL, CSV or JSON file; name a dataset of networks")
+        note(f"reading {plural(len(files), 'file')} ({sum(file.size for file in files) / 1e6:,.0f} MB) of {self.name}")
+        fetch = partial(hub.api().hf_hub_download, self._repo, repo_type="dataset", revision=about.sha)
+        for file in files:
+            where = f"{self.name}/{file.path}"
+            path = Path(hub.call(where, partial(fetch, file.path), again=_AGAIN))
+            table = open_table(path, where)
+            assert table is not None
+            tables.append((table, _check_download(path, file, where, where)))
+        return tables
+
+
+def _list_files(hub: Hub, repo: str, kind: str, revision: str | None = None) -> tuple[Any, list[RepoFile]]:
+    """Return what the Hub states about a revision of a repository, and its files."""
+    look = hub.api().dataset_info if kind == "dataset" else hub.api().model_info
+    about = look(repo, revision=revision, timeout=hub.answer_seconds)
+    tree = hub.api().list_repo_tree(repo, repo_type=kind, revision=about.sha, recursive=True)
+    return about, [item for item in tree if isinstance(item, RepoFile)]
+
+
+def _check_download(packed: Path, file: RepoFile, what: str, name: str) -> Input:
+    """Check a download against the Hub's listing, and describe it for the manifest, under a name."""
+    size, digest = packed.stat().st_size, sha256_file(packed)
+    # Files outside of LFS are small.
+    same = digest == file.lfs.sha256 if file.lfs else blob_sha1(packed.read_bytes()) == file.blob_id
+    if size != file.size or not same:
+        raise UserError(f"{what}: {size:,} bytes, not those that the Hub states ({file.size:,}); run again")
+    return Input(name=name, sha256=digest, bytes=size)
 
 
 REPOSITORY = "NN-Dataset/LEMUR_DB"
@@ -149,24 +162,25 @@ class LemurDatabase(RowSource):
         if copy is not None:  # it is better than waiting long for the Hub to state that it holds another one
             hub = replace(hub, answer_seconds=_PATIENCE)
         try:
-            commit, license_, files = hub.call(REPOSITORY, partial(_list_versions, hub), again=_AGAIN)
+            about, files = hub.call(REPOSITORY, partial(_list_files, hub, REPOSITORY, _REPO_TYPE), again=_AGAIN)
         except RetryableError as error:
             if copy is None:
-                known = ", ".join(f"lemur-db@{version}" for version in sorted(cached))
-                others = f"{known} (in the cache), " if known else ""
-                raise RetryableError(f"{error}; without the Hub there are {others}lemur and files") from error
-            newest = f"lemur-db@{copy[1].version}, the newest in the cache,"
-            which = newest if self._version is None else "the copy in the cache"
-            note(f"{self.name}: the Hub cannot be reached; {which} is read ({copy[1].packed.sha256[:16]}…)")
+                there = ", ".join([*(f"lemur-db@{version}" for version in sorted(cached)), "lemur"])
+                raise RetryableError(f"{error}; without the Hub there are {there} and files") from error
+            facts = copy[1]
+            which = f"lemur-db@{facts.version} in the cache is read ({facts.packed.sha256[:16]}…)"
+            note(f"{self.name}: the Hub cannot be reached; {which}")
             return copy
-        if not files:
-            advice = "curate a release instead: lemur curate lemur"
-            raise UserError(f"{REPOSITORY}: holds no file {_PREFIX}VERSION; {advice}")
-        version = self._version or max(files)
-        if version not in files:
-            known = ", ".join(files[version].path.removeprefix(_PREFIX) for version in sorted(files))
+        versions: dict[Version, RepoFile] = {}
+        for file in files:
+            before, _, name = file.path.partition(_PREFIX)
+            with contextlib.suppress(InvalidVersion):
+                versions |= {} if before else {Version(name): file}
+        version = self._version or max(versions, default=None)
+        if version not in versions:
+            known = ", ".join(map(str, sorted(versions))) or f"no file {_PREFIX}VERSION; curate lemur instead"
             raise UserError(f"{self.name}: no such version; {REPOSITORY} has {known}")
-        file = files[version]
+        file = versions[version]
         name = file.path.removeprefix(_PREFIX)
         content = f"{name}-{(file.lfs.sha256 if file.lfs else file.blob_id)[:16]}"
         if (copy := cached.get(version)) is not None and copy[0].parent.name == content:
@@ -175,9 +189,11 @@ class LemurDatabase(RowSource):
         what = f"lemur-db@{name}"
         note(f"fetching {file.path} ({file.size / 1e6:,.0f} MB) from {REPOSITORY}")
         with scratch_folder("download", parent=folder) as scratch:
-            about: Json = {"repo_type": _REPO_TYPE, "revision": commit, "local_dir": scratch}
-            fetch = partial(hub.api().hf_hub_download, REPOSITORY, file.path, **about)
+            where: Json = {"repo_type": _REPO_TYPE, "revision": about.sha, "local_dir": scratch}
+            fetch = partial(hub.api().hf_hub_download, REPOSITORY, file.path, **where)
             packed = Path(hub.call(what, fetch, again=_AGAIN))
+            stated = getattr(about.card_data, "license", None)
+            license_ = license_of_fields(stated if isinstance(stated, str) else "", "", [])
             facts = _Facts(version=name, packed=_check_download(packed, file, what, file.path), license=license_)
             unpack(packed, folder / _DATABASE, what)
         write_text(folder / _FACTS, facts.model_dump_json() + "\n")
@@ -192,28 +208,3 @@ def _list_cached() -> dict[Version, tuple[Path, _Facts]]:
             facts = _Facts.model_validate_json((path.parent / _FACTS).read_bytes())
             found[Version(facts.version)] = path, facts
     return found
-
-
-def _list_versions(hub: Hub) -> tuple[str, str, dict[Version, RepoFile]]:
-    """Return the newest commit of LEMUR's repository, the license on its card, and its databases by version."""
-    api = hub.api()
-    about = api.model_info(REPOSITORY, timeout=hub.answer_seconds)
-    assert about.sha is not None
-    tree = api.list_repo_tree(REPOSITORY, revision=about.sha, repo_type=_REPO_TYPE)
-    files = {}
-    for item in tree:
-        if isinstance(item, RepoFile) and item.path.startswith(_PREFIX):
-            with contextlib.suppress(InvalidVersion):
-                files[Version(item.path.removeprefix(_PREFIX))] = item
-    stated = getattr(about.card_data, "license", None)
-    return about.sha, license_of_fields(stated if isinstance(stated, str) else "", "", []), files
-
-
-def _check_download(packed: Path, file: RepoFile, what: str, name: str) -> Input:
-    """Check a download against the Hub's listing, and describe it for the manifest, under a name."""
-    size, digest = packed.stat().st_size, sha256_file(packed)
-    # Files outside of LFS are small.
-    same = digest == file.lfs.sha256 if file.lfs else blob_sha1(packed.read_bytes()) == file.blob_id
-    if size != file.size or not same:
-        raise UserError(f"{what}: {size:,} bytes, not those that the Hub states ({file.size:,}); run again")
-    return Input(name=name, sha256=digest, bytes=size)

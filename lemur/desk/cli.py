@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from lemur_core.files.atomic import atomic_file, check_new_file, write_text
-from lemur_core.files.progress import paint_outcomes
 from manifests.options import RUNTIME, takes_options
 from manifests.options.shared import JobsOption
 
@@ -54,7 +53,7 @@ def gate(
     report = check(paths, against=against or ("lemur",), jobs=jobs, unsafe=unsafe_no_sandbox, runtime=runtime)
     if sarif is not None:
         write_text(sarif, json.dumps(build_sarif(report), indent=2) + "\n")
-    print(json.dumps(build_json(report), indent=2) if as_json else paint_outcomes("\n".join(build_table(report))))
+    print(json.dumps(build_json(report), indent=2) if as_json else "\n".join(build_table(report)))
     if not report.passed:
         raise typer.Exit(3)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lemur_core.files import Json
-from lemur_core.files.cache import drop_damaged, is_cached, remove_path
+from lemur_core.files.cache import remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible
 
@@ -39,8 +39,6 @@ def hold_lock(lock: Path, where: Path, at_work: str) -> Iterator[None]:
         at_work: the message if another process holds the lock, such as `another run works there`.
     Raises: UserError if the file cannot be created, or that names the process that holds the lock.
     """
-    if lock.is_dir() and is_cached(lock):
-        drop_damaged(lock)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
@@ -59,8 +57,6 @@ def hold_lock(lock: Path, where: Path, at_work: str) -> Iterator[None]:
 
 
 _PART, _OLD = ".part", ".old"
-#: Marks unfinished files and folders as ours, in their names.
-_MARK = "lemur-"
 
 
 def sha256_file(path: Path) -> str:
@@ -86,24 +82,16 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
     Args: path: its parent folders are created as needed; an older file is replaced, and its permissions are kept.
     Returns: a context manager; the sibling exists already, is empty, and is synced to disk before it is renamed.
-    Raises: OSError, as of the last folder, if one of them cannot be created.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from error
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.{_make_mark()}", suffix=_PART, dir=path.parent)
-    os.close(handle)
-    part = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(unfinished_name(path.name))
+    part.touch(exist_ok=False)
     try:
         with writing_in(path.parent):
             yield part
             _sync(part)
-        # mkstemp creates a file that only the user can read, as it should be in the cache.
-        if not is_cached(part):
-            part.chmod(stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o666 & ~_umask())
-        elif path.is_dir():
-            drop_damaged(path)
+        if path.is_file():
+            part.chmod(stat.S_IMODE(path.stat().st_mode))
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -149,13 +137,12 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         parent folder cannot be written.
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100 (resolve() would follow a link that --force is to replace)
-    if out.is_file() and is_cached(out):
-        drop_damaged(out)
     check_free(out, force=force)
+    part = out.with_name(unfinished_name(out.name))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         remove_dead(out.parent)
-        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.{_make_mark()}", suffix=_PART, dir=out.parent))
+        part.mkdir()
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}; choose another --out") from error
     try:
@@ -164,7 +151,6 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
             for file in sorted(part.rglob("*")):
                 if file.is_file():
                     _sync(file)
-        part.chmod(0o777 & ~_umask())  # mkdtemp creates a folder that only the user can enter
         _swap(part, out, force=force)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -173,20 +159,18 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 def _swap(part: Path, out: Path, *, force: bool) -> None:
     check_free(out, force=force)
     older = part.with_suffix(_OLD)
-    aside = force and (out.exists() or out.is_symlink())  # without --force, `out` is at most an empty folder
-    if aside:
+    if force and os.path.lexists(out):  # without --force, `out` is at most an empty folder
         out.rename(older)
     try:
         part.rename(out)
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise UserError(f"{out}: another run has put its output there meanwhile; choose another --out") from error
-        if aside:
-            older.rename(out)
-        raise
-    finally:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            if os.path.lexists(older):
+                older.rename(out)
+            raise
         remove_path(older)
-    for left in out.parent.glob(f"{glob.escape(f'.{out.name}.')}{_MARK}*{_OLD}"):  # of a run killed between the renames
+        raise UserError(f"{out}: another run has put its output there meanwhile; choose another --out") from error
+    for left in out.parent.glob(f"{glob.escape(f'.{out.name}.lemur-')}*{_OLD}"):  # also of a run killed in between
         remove_path(left)
 
 
@@ -203,7 +187,8 @@ def scratch_folder(
     """
     temporary = parent or Path(tempfile.gettempdir()).resolve()
     remove_dead(temporary, remove)
-    folder = Path(tempfile.mkdtemp(_PART, f".{name}.{_make_mark()}", temporary))
+    folder = temporary / unfinished_name(name)
+    folder.mkdir(mode=0o700)  # others may read the folder of temporary files
     try:
         with writing_in(temporary):
             yield folder
@@ -211,54 +196,37 @@ def scratch_folder(
         remove(folder)
 
 
-def remove_dead(folder: Path, remove: Callable[[Path], None] = remove_path) -> None:
-    """Remove the unfinished files of killed processes from a folder that other processes may be using.
-
-    Those of other machines and containers stay: whether their processes live cannot be known here.
-    """
-    for path in folder.glob(f".*.{_MARK}{_hash_host()}-*{_PART}"):
-        try:
-            state = path.lstat()
-        except OSError:  # its process has ended meanwhile
-            continue
-        # Others may write to the folder of temporary files.
-        if state.st_uid == os.geteuid() and not stat.S_ISLNK(state.st_mode) and _has_died(path.name):
-            remove(path)
-
-
 def unfinished_name(name: str) -> str:
     """Return a hidden name for a file or folder that is unfinished or about to be removed, for `remove_dead`."""
-    return f".{name}.{_make_mark()}{secrets.token_hex(4)}{_PART}"
-
-
-def _make_mark() -> str:
-    """Return the part of the name of an unfinished file or folder that identifies the process that makes it."""
-    return f"{_MARK}{_hash_host()}-{os.getpid()}-"
+    return f".{name}.lemur-{_hash_host()}-{os.getpid()}-{secrets.token_hex(4)}{_PART}"
 
 
 @functools.cache
 def _hash_host() -> str:
     """Return a digest of where process numbers are unique: a machine, or a container of it."""
     try:
-        space = str(Path("/proc/self/ns/pid").readlink())
+        space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 (the text of the link is meant)
     except OSError:  # not Linux
         space = ""
     return f"{zlib.crc32(f'{socket.gethostname()} {space}'.encode()):08x}"
 
 
-def _has_died(name: str) -> bool:
-    """Return whether the process that an unfinished name states has certainly ended."""
-    maker = re.search(rf"\.{_MARK}{_hash_host()}-(\d+)-[^.]*{re.escape(_PART)}$", name)
-    if maker is None:
-        return False
-    try:
-        os.kill(int(maker[1]), 0)
-        state = Path("/proc", maker[1], "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError, UnicodeDecodeError):  # another user's process, or there is no /proc
-        return False
-    return state == "Z"  # a zombie: it has ended, and its parent has not waited for it
+def remove_dead(folder: Path, remove: Callable[[Path], None] = remove_path) -> None:
+    """Remove the unfinished files of killed processes from a folder that other processes may be using.
+
+    Those of other machines and containers stay: whether their processes live cannot be known here.
+    """
+    for path in folder.glob(f".*.lemur-{_hash_host()}-*{_PART}"):
+        maker = re.search(rf"-(\d{{1,9}})-\w+{re.escape(_PART)}$", path.name)
+        try:
+            status = path.lstat()
+            os.kill(int(maker[1]) if maker else 0, 0)
+        except ProcessLookupError:
+            # Others may write to the folder of temporary files.
+            if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode):
+                remove(path)
+        except OSError:  # it has gone meanwhile, or its process is another user's
+            continue
 
 
 def check_writable(out: Path, option: str = "--out") -> None:
@@ -300,17 +268,16 @@ def check_free(out: Path, *, force: bool) -> None:
     check_ours(out)
 
 
-#: Of a finished folder (`manifests.folders.manifest`): the keys of its manifest; the names of the manifest, of the page
-#: and of the list of the page's files, which are not outputs.
+#: Of a finished folder (`manifests.folders.manifest`): the keys of its manifest, and its files that are not outputs:
+#: the manifest, and the page with the list of its files.
 _KEYS = frozenset({"kind", "versions", "parameters", "inputs", "counts", "details", "outputs", "measured"})
 _MANIFEST, _PAGE, _PAGE_FILES = "manifest.json", "index.html", "page/files.json"
-_COMPILED = re.compile(r"(.*/|)__pycache__/([^/.]+)\.[^/]+\.pyc")
 
 
 def check_ours(folder: Path) -> None:
     """Check that a folder may be removed: its manifest says that lemur wrote it, and lists every file in it.
 
-    A listed file may have been edited since. Links count as files. Bytecode of listed files is ours, too.
+    A listed file may have been edited since. Links count as files; bytecode, which Python makes, does not.
 
     Raises: UserError that names a file that lemur did not write, or if the folder cannot be listed.
     """
@@ -318,10 +285,11 @@ def check_ours(folder: Path) -> None:
     def refuse(error: OSError) -> None:
         raise UserError(f"{error.filename}: cannot be listed: {error.strerror}; choose another --out") from error
 
-    inside: list[str] = []
+    inside: set[str] = set()
     for parent, folders, names in os.walk(folder, onerror=refuse):  # does not follow links
-        links = (name for name in folders if Path(parent, name).is_symlink())
-        inside += (Path(parent, name).relative_to(folder).as_posix() for name in (*names, *links))
+        links = [name for name in folders if Path(parent, name).is_symlink()]
+        inside |= {Path(parent, name).relative_to(folder).as_posix() for name in (*names, *links)}
+    inside = {name for name in inside if not (name.endswith(".pyc") and "__pycache__" in name.split("/"))}
     if not inside:
         return
     manifest = _read_json(folder / _MANIFEST)
@@ -329,9 +297,8 @@ def check_ours(folder: Path) -> None:
         kind = "a manifest.json of another program" if _MANIFEST in inside else "no manifest.json"
         raise UserError(f"{folder}: has {kind}, so lemur did not write it; choose another --out")
     page = {name for name in _read_json(folder / _PAGE_FILES) if name == _PAGE or name.startswith("page/")}
-    listed = {_MANIFEST, *page, *[_PAGE_FILES] * bool(page)}
-    listed |= {str(item["path"]) for item in manifest["outputs"] if isinstance(item, dict) and "path" in item}
-    others = sorted(name for name in inside if not {name, _COMPILED.sub(r"\1\2.py", name)} & listed)
+    listed = {str(item["path"]) for item in manifest["outputs"] if isinstance(item, dict) and "path" in item}
+    others = sorted(inside - listed - page - {_MANIFEST} - ({_PAGE_FILES} if page else set()))
     if others:
         more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
         raise UserError(
@@ -347,13 +314,6 @@ def _read_json(path: Path) -> Json:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _umask() -> int:
-    """Return the process's umask, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _sync(path: Path) -> None:

@@ -95,20 +95,19 @@ FLOOR_BYTES = 64 << 20
 _STEP = 1 << 20  # bytes decompressed at a time at most
 
 
-def check_growth(where: str, packed: int, size: int, *, ratio: int = RATIO, floor: int = FLOOR_BYTES) -> None:
+def check_growth(where: str, packed: int, size: int) -> None:
     """Check that content is not out of proportion to its compressed form, as that of a decompression bomb is.
 
     Args:
         where: the name of the file, for the message.
         packed: bytes of the compressed form that were read.
         size: bytes of content so far, or as the file states them.
-        ratio: the limit of `size / packed`, above a floor.
-        floor: bytes that are always allowed.
     Raises: UserError if it is.
     """
-    if size > floor + ratio * packed:
+    limit = FLOOR_BYTES + RATIO * packed
+    if size > limit:
         raise UserError(
-            f"{where}: {packed:,} bytes of it unpack to more than {floor + ratio * packed:,}, so it is not read;"
+            f"{where}: {packed:,} bytes of it unpack to more than {limit:,}, so it is not read;"
             " if you trust it, unpack it yourself and name what is in it"
         )
 

@@ -1,28 +1,20 @@
-"""Released packages, downloaded by pip with the user's own index settings; none of their code is run.
-
-The wheel of `nn-dataset` stays in the cache: it is downloaded once, its checksum is verified, and it is never
-installed.
-"""
+"""Released packages, downloaded by pip with the user's own index settings; none of their code is run."""
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 from packaging.version import Version
 
-from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
-from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from lemur_core.files.pip_guarded import EXIT_ARCHIVE
-from lemur_core.files.progress import note
 
 _SCRIPT = Path(__file__).with_name("pip_guarded.py")
 _UNREACHABLE = re.compile(
@@ -200,68 +192,3 @@ def _explain(stderr: str, sdists: bool | Literal["only"], max_bytes: int) -> Use
     errors = [line for line in stderr.splitlines() if line.startswith("ERROR")] or stderr.splitlines()[-1:]
     detail = errors[-1].removeprefix("ERROR:").strip() if errors else "no error message"
     return UserError(f"pip could not fetch it: {detail}; `pip download` may tell more")
-
-
-#: The last release that contains both codes and statistics.
-DEFAULT_VERSION = "2.1.0"
-
-_RELEASES = Path(__file__).with_name("lemur_releases.json")
-
-
-def fetch_release(version: str = DEFAULT_VERSION) -> tuple[Path, str]:
-    """Return the wheel of a release that contains network codes, and its SHA-256.
-
-    It is downloaded once with `pip download` (the user's index settings apply). Its checksum is compared with the one
-    shipped here or, for a release newer than this tool, with the one recorded at the first download.
-
-    Args: version: such as `2.1.0`.
-    Returns: a file in the cache, and 64 hexadecimal digits.
-    Raises: UserError if the release does not exist, contains no codes, or its checksum is wrong; RetryableError if it
-        cannot be downloaded.
-    Source: https://github.com/ABrain-One/nn-dataset
-    """
-    folder, facts = cache_folder("lemur", version), _read_releases().get(version, {})
-    wheel = next(iter(sorted(folder.glob("*.whl"))), None) or _download(version, folder, facts)
-    digest, seen = sha256_file(wheel), wheel.with_suffix(".sha256")
-    recorded = seen.read_text().strip() if seen.is_file() else digest
-    expected = str(facts.get("sha256") or recorded)
-    if digest != expected:
-        wheel.unlink()
-        raise UserError(
-            f"{wheel.name}: SHA-256 is {digest[:16]}…, expected {expected[:16]}…; the damaged file was removed "
-            "from the cache: run again to download it"
-        )
-    if not seen.is_file():
-        write_text(seen, digest + "\n")
-    return wheel, digest
-
-
-def _read_releases() -> dict[str, dict[str, str | int]]:
-    loaded: dict[str, dict[str, str | int]] = json.loads(_RELEASES.read_text(encoding="utf-8"))
-    return loaded
-
-
-def list_releases() -> list[str]:
-    """List the releases that contain network codes.
-
-    Returns: their versions, in the order of the shipped list; a release newer than this tool is not in it.
-    """
-    return [version for version, facts in _read_releases().items() if facts["codes"]]
-
-
-def _download(version: str, folder: Path, facts: Mapping[str, str | int]) -> Path:
-    known = ", ".join(list_releases())
-    if facts and not facts["codes"]:
-        raise UserError(f"nn-dataset {version} carries no network codes; releases that do: {known}")
-    size = f" ({int(facts['bytes']) / 1e6:.0f} MB)" if facts else ""
-    note(f"fetching nn-dataset {version}{size} with pip download")
-    with scratch_folder("download", parent=folder) as part:
-        try:
-            wheel = download("nn-dataset", f"=={version}", part)
-        except UserError as error:
-            if isinstance(error, AbsentError) and error.versions:
-                raise UserError(
-                    f"nn-dataset {version}: no such release; releases with network codes: {known}"
-                ) from error
-            raise RetryableError(f"nn-dataset {version} could not be fetched with pip: {error}") from error
-        return wheel.replace(folder / wheel.name)

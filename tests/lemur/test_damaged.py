@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from lemur.folders import DEMO
-from lemur_core.files.cache import remove_path
 from lemur_core.sandbox import cached
 from tests.builders import synthesis
 from tests.builders.damage import copy, damage
@@ -204,24 +203,15 @@ def garble(path: Path) -> None:
         file.write(random.Random(1).randbytes(min(4096, size // 3 + 1)))
 
 
-def replace(path: Path) -> None:
-    """Put a file in the place of a folder, or the other way round."""
-    was_folder = path.is_dir()
-    remove_path(path)
-    path.write_text("x") if was_folder else path.mkdir()
-
-
-HARM = (halve, garble, replace)
-
-
+HARM = (halve, garble)
 Harm = tuple[Path, Callable[[Path], None]]
 
 
 def list_harm(cache: Path) -> Iterator[Harm]:
-    """List what can be harmed, and how; the links to the runtime are read by a server alone."""
+    """List the files that can be harmed, and how; the links to the runtime are read by a server alone."""
     for path in sorted(cache.rglob("*")):
-        if not path.is_symlink() and "runtime-links" not in path.relative_to(cache).parts:
-            yield from ((path, harm) for harm in ((replace,) if path.is_dir() else HARM))
+        if path.is_file() and not path.is_symlink() and "runtime-links" not in path.relative_to(cache).parts:
+            yield from ((path, harm) for harm in HARM)
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -26,12 +26,23 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of two rooms; what is in one is a day old."""
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
-    for name, age in (("features/v1/new", 0), ("features/old", 86_400), ("index/facts", 0)):
-        path = tmp_path / "cache" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x" * 1000)
-        os.utime(path, (time.time() - age, time.time() - age))
+    mark(tmp_path / "cache", "features", "index")
+    for name, age in (("features/v1/new", 0), ("features/old", 1), ("index/facts", 0)):
+        write(tmp_path / "cache" / name, 1000, age)
     return tmp_path / "cache"
+
+
+def write(path: Path, size: int, days: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+    os.utime(path, (time.time() - days * 86_400,) * 2)
+
+
+def mark(root: Path, *rooms: str) -> None:
+    """Mark rooms as ours, as each process does that uses them."""
+    (root / ".lemur").mkdir(parents=True)
+    for room in rooms:
+        find_marker(root / room).touch()
 
 
 def test_doctor_finds_what_runs_these_tests(kept: Path) -> None:
@@ -65,12 +76,6 @@ def test_rooms_are_told_and_pruned(kept: Path) -> None:
     assert [room.name for room in list_rooms()] == ["index"]
 
 
-def write(path: Path, size: int, days: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"x" * size)
-    os.utime(path, (time.time() - days * 86_400,) * 2)
-
-
 def test_folders_of_others_are_no_rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache may be in a folder that other programs use, too, with folders that are called as ours are."""
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path))
@@ -90,6 +95,7 @@ def test_folders_of_others_are_no_rooms(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_oldest_entries_go_until_the_cache_is_small_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "cache"
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(root))
+    mark(root, "sources", "features", "sandbox")
     for name, days in {  # of 1,000 bytes each
         "sources/v3/trees/aa/files/one.py": 9,
         "sources/v3/trees/aa/listing.json": 9,
@@ -147,6 +153,7 @@ def test_all_threads_wait_for_a_room_of_which_entries_are_removed(
 def test_what_a_running_command_uses_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "cache"
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(root))
+    mark(root, "search", "pages")
     write(root / "search" / "used", 1000, 9)
     write(root / "pages" / "free", 1000, 1)
     command = [sys.executable, "-P", "-c", _USES]
@@ -168,6 +175,7 @@ def test_a_command_keeps_the_cache_within_the_ceiling(
 ) -> None:
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("LEMUR_CURATOR_CACHE_GIB", "0.001")
+    mark(tmp_path / "cache", "search")
     write(tmp_path / "cache" / "search" / "large", 2_000_000, 1)
     killed = (
         "import os; from lemur_core.files.atomic import atomic_file; from lemur_core.files.cache import cache_folder\n"

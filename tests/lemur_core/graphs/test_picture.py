@@ -1,5 +1,6 @@
 """Pictures of graphs: what is in them, that nothing overlaps, and that their bytes are always the same."""
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lemur_core.describe.picture import MAX_BOXES, boxes, draw, space_out
+from lemur_core.describe.picture import MAX_BOXES, Box, boxes, draw, place
 from lemur_core.graphs.graph import LEAVES, Graph
 from tests.builders.graphs import trace
 
@@ -93,14 +94,19 @@ def test_what_goes_past_is_drawn_in_another_colour(tmp_path: Path) -> None:
     assert b"dc:date" not in one
 
 
-numbers = st.floats(-100, 100, allow_nan=False)
-
-
-@given(st.lists(st.tuples(numbers, st.floats(0.5, 20), st.floats(0, 30)), min_size=1, max_size=12))
-def test_places_keep_their_distance_and_move_no_more_than_needed(items: list[tuple[float, float, float]]) -> None:
-    wanted, weights, steps = [item[0] for item in items], [item[1] for item in items], [item[2] for item in items[1:]]
-    found = space_out(wanted, weights, steps)
-    assert all(b - a >= step - 1e-6 for a, b, step in zip(found, found[1:], steps, strict=False))
-    assert abs(sum(w * (f - x) for f, x, w in zip(found, wanted, weights, strict=True))) < 1e-5 * sum(weights) * 100
-    if all(b - a >= step for a, b, step in zip(wanted, wanted[1:], steps, strict=False)):
-        assert found == pytest.approx(wanted)
+@given(st.lists(st.tuples(st.sets(st.integers(1, 9), max_size=3), st.integers(10, 90)), min_size=1, max_size=14))
+def test_no_box_lies_on_another_or_above_what_it_reads(drawn: list[tuple[set[int], int]]) -> None:
+    found, sizes = [], [(float(width), width / 3) for _, width in drawn]
+    for number, (steps, _) in enumerate(drawn):
+        reads = tuple(number - step for step in sorted(steps) if step <= number)
+        found.append(Box(str(number), (), reads, "input" if number == 0 else "operation"))
+    x, y, detours = place(found, sizes)
+    for one, other in itertools.combinations(range(len(found)), 2):
+        apart = [abs(at[one] - at[other]) - (sizes[one][of] + sizes[other][of]) / 2 for of, at in enumerate((x, y))]
+        assert max(apart) > 17 - 1e-6
+    assert all(y[read] < y[number] for number, box in enumerate(found) for read in box.reads)
+    for lane, *gaps in detours.values():
+        assert all(lane > at + width / 2 for at, (width, _) in zip(x, sizes, strict=True))
+        assert not any(
+            at - height / 2 <= gap <= at + height / 2 for at, (_, height) in zip(y, sizes, strict=True) for gap in gaps
+        )
