@@ -135,7 +135,10 @@ class NetBehavior:
 
     runs: Literal[True]
     behavior: Behavior | None
+    behavior_eval: Behavior | None  # of eval mode alone
 
+
+NUMBERS = ("behavior", "behavior_eval")
 
 #: CPU seconds and memory decide, so a busy machine does not change the result.
 LIMITS = Limits(wall_seconds=3600, cpu_seconds=240, memory_bytes=8 * 2**30)
@@ -190,6 +193,11 @@ class GraphTrace:
         return self.answer.get("behavior")
 
     @property
+    def evaluated_numbers(self) -> str | None:
+        """The numbers of eval mode alone: equal also where the graphs differ in what changes nothing."""
+        return self.answer.get("behavior_eval")
+
+    @property
     def runs(self) -> bool | None:
         """True if it runs; None if that could not be tried."""
         if self.category in ("unknown_input", "not_traced"):
@@ -221,9 +229,9 @@ class GraphTrace:
         """Return the graph of a mode. Raises: KeyError if there is none."""
         return Graph.from_json(self.read_stored(mode))
 
-    def with_behavior(self, behavior: str | None) -> "GraphTrace":
-        """Return it with what was measured; None if that failed."""
-        return GraphTrace({**self.answer, "behavior": behavior})
+    def with_numbers(self, numbers: Json) -> "GraphTrace":
+        """Return it with what was measured."""
+        return GraphTrace({**self.answer, **numbers})
 
     def agrees(self, other: "GraphTrace") -> Agreement | None:
         """Compare two codes by what they compute; None if either has no graph."""
@@ -301,8 +309,8 @@ class NetworkTracer:
         payloads: Mapping[int, Json],
         answers: Mapping[int, Mapping[str, Any]],
         names: Mapping[int, str] = {},
-    ) -> Iterator[tuple[int, str | None]]:
-        """Yield the behavior of networks by their number; None if unknown.
+    ) -> Iterator[tuple[int, Json]]:
+        """Yield `behavior` and `behavior_eval` of networks by their number; null if unknown.
 
         Args: payloads: as for `run`. answers: of their traces. names: for the progress.
         Raises: UserError if no sandbox is available.
@@ -312,7 +320,8 @@ class NetworkTracer:
             return
         for reply in MEASURE.run(self._box, requests, {str(number): name for number, name in names.items()}):
             answer = read_answer(reply)
-            yield int(reply.key), answer.behavior if isinstance(answer, NetBehavior) else None
+            known = isinstance(answer, NetBehavior)
+            yield int(reply.key), {name: getattr(answer, name) if known else None for name in NUMBERS}
 
 
 class CorpusTracer(Protocol):
@@ -352,8 +361,8 @@ class GraphTracer(NetworkTracer):
         self.known |= dict(self.run(payloads, names=names))
         answers = {code_index: trace.answer for code_index, trace in self.known.items()}
         payloads, names = self._build_payloads(find_candidates(answers))
-        for code_index, behavior in self.measure(payloads, answers, names):
-            self.known[code_index] = self.known[code_index].with_behavior(behavior)
+        for code_index, numbers in self.measure(payloads, answers, names):
+            self.known[code_index] = self.known[code_index].with_numbers(numbers)
         return self.known
 
     def _build_payloads(self, code_indices: Sequence[int]) -> tuple[dict[int, Json], dict[int, str]]:

@@ -149,9 +149,9 @@ class Query:
     traced: GraphTrace = _UNTRACED
     computations: list[Computation] = field(default_factory=list)  # the network, then its modules
 
-    def set_behavior(self, behavior: str | None) -> None:
+    def set_numbers(self, numbers: Json) -> None:
         """Keep what was measured of it."""
-        self.traced = self.traced.with_behavior(behavior)
+        self.traced = self.traced.with_numbers(numbers)
         self.computations[0] = replace(self.computations[0], traced=self.traced)
 
 
@@ -280,8 +280,8 @@ class NoveltyIndex:
                 unmeasured |= {(of, at): query for of, at in sized if not self.corpora[of].is_measured(at)}
         self._measure_records(tracer, unmeasured)
         answers = {number: queries[number].traced.answer for number in requests}
-        for number, behavior in tracer.measure(requests, answers):
-            queries[number].set_behavior(behavior)
+        for number, numbers in tracer.measure(requests, answers):
+            queries[number].set_numbers(numbers)
             nearest[number] = self._find_nearest(queries[number])
 
     def _measure_records(self, tracer: NetworkTracer, unmeasured: Mapping[tuple[int, int], Query]) -> None:
@@ -306,9 +306,9 @@ class NoveltyIndex:
             if traced.answer.get("weights") == unmeasured[places[number]].traced.answer["weights"]
             and not traced.answer.get("varies")
         }
-        for number, behavior in tracer.measure({number: payloads[number] for number in answers}, answers):
+        for number, numbers in tracer.measure({number: payloads[number] for number in answers}, answers):
             of, at = places[number]
-            self.corpora[of].add_behavior(at, behavior)
+            self.corpora[of].add_numbers(at, numbers)
 
     def find_repeats(self, queries: Sequence[Query], tracer: NetworkTracer) -> dict[int, NovelNeighbor]:
         """Compare networks that were compared with the folders with each other, by the rules of the first folder.
@@ -318,8 +318,8 @@ class NoveltyIndex:
         answers = {number: query.traced.answer for number, query in enumerate(queries)}
         wanted = find_candidates(answers)
         payloads = {number: queries[number].payload for number in wanted}
-        for number, behavior in tracer.measure(payloads, {number: answers[number] for number in wanted}):
-            queries[number].set_behavior(behavior)
+        for number, numbers in tracer.measure(payloads, {number: answers[number] for number in wanted}):
+            queries[number].set_numbers(numbers)
         rules = self.corpora[0]
         corpus = ReferenceCorpus.gather(
             rules,

@@ -210,10 +210,10 @@ class ReferenceCorpus:
         """Return whether the numbers of a code with a graph are known."""
         return self._graphs[at].traced.behavior is not None
 
-    def add_behavior(self, at: int, behavior: str | None) -> None:
+    def add_numbers(self, at: int, numbers: Json) -> None:
         """Keep the numbers of a code with a graph."""
         computation = self._graphs[at]
-        self._graphs[at] = replace(computation, traced=computation.traced.with_behavior(behavior))
+        self._graphs[at] = replace(computation, traced=computation.traced.with_numbers(numbers))
 
     def compare(self, computations: Sequence[Computation]) -> list[GraphSimilarity | None]:
         """Compare a network, and its modules if these are blocks, with the graph of each code; None if it has none."""

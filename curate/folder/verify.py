@@ -28,6 +28,7 @@ from manifests.provenance.licenses import NOASSERTION, combine_licenses, license
 from manifests.records import CHAT_KINDS, CHAT_ROLES, NetworkRow
 
 _COMPUTATION = ("graph", "graph_widths", "behavior")
+_EVALS = ("graph_eval", "behavior_eval")
 #: The columns that a record and its network share.
 _RIGHTS = ("license", "origin", "origin_similarity", "origin_license")
 _SHARED = ("id", "nn", "prefix", "family", "split", "score", "pretrained", *_COMPUTATION, *_RIGHTS)
@@ -68,7 +69,7 @@ class _VerifiedSnapshot:
         self.folder, self.manifest, self.parameters = folder.path, folder.manifest, folder.manifest.parameters
         self.networks = self._read("networks", [name for name in NetworkRow.model_fields if name != "nn_code"])
         self.records = self._read("records", [*_SHARED, "cluster"])
-        self.graphs = {row["id"]: row for row in self._read("graphs", ["id", "graph_eval", *IDENTITIES, "behavior"])}
+        self.graphs = {row["id"]: row for row in self._read("graphs", ["id", *_EVALS, *IDENTITIES, "behavior"])}
         self.code_of: dict[str, int] = {}
         self.wrong: list[str] = []
         self.withheld: set[str] = set()
@@ -125,7 +126,7 @@ class _VerifiedSnapshot:
         if stage == "exact":
             return float(len(set(features.tree[codes])) == 1)
         fingerprints, sets = features.fingerprint[codes].tolist(), features.shingle_set[codes].tolist()
-        names = ("graph", "graph_eval", "graph_widths", "behavior")
+        names = (*_COMPUTATION, *_EVALS)
         equal = any(one.get(name) is not None and one.get(name) == other.get(name) for name in names)
         if stage == "structural":
             elements = [features.elements[number] for number in fingerprints]
@@ -299,7 +300,7 @@ def _list_ties(snapshot: _VerifiedSnapshot) -> tuple[bool, Iterator[list[Json]]]
             "set": int(features.shingle_set[code]),
             "fingerprint": int(features.fingerprint[code]),
             "widths": row["graph_widths"],
-            "eval": snapshot.graphs.get(row["id"], {}).get("graph_eval"),
+            **{name: snapshot.graphs.get(row["id"], {}).get(name) for name in _EVALS},
             "computation": computed.get(at),
         }
         for name, key in keys.items():

@@ -127,12 +127,12 @@ def _measure_recall(
 
 
 def name_computations(traces: Mapping[int, GraphTrace]) -> Computations:
-    """Return identities by code; codes that share one must be in one split: equal up to widths, equal in eval mode
-    (they differ in what training draws), and equal in numbers.
+    """Return identities by code; codes that share one must be in one split: equal up to widths, equal in eval mode by
+    graph or numbers (they differ in what training draws), and equal.
     """
-    widths = {code_index: trace.widths for code_index, trace in traces.items() if trace.widths is not None}
-    evals = {code_index: trace.evaluated for code_index, trace in traces.items() if trace.evaluated is not None}
-    return widths, evals, get_computations(traces)
+    kinds = ("widths", "evaluated", "evaluated_numbers")
+    named = ({index: name for index, trace in traces.items() if (name := getattr(trace, kind))} for kind in kinds)
+    return *named, get_computations(traces)
 
 
 # Support for prefixes: records to decide first, so that enough of each prefix are kept. Every removed record is near a

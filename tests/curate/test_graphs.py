@@ -331,6 +331,19 @@ def test_what_is_drawn_in_training_alone_is_no_part_of_eval_mode(tmp_path: Path)
     assert [check for check in verify(tmp_path / "drawn", jobs=1) if not check.ok] == []
 
 
+def test_equal_numbers_in_eval_mode_alone_share_a_split(tmp_path: Path) -> None:
+    """An activation that changes nothing after another one is in its graph; a dropout changes what training does."""
+    plain, *_ = rows(NUMBERS)
+    twin = plain["nn_code"].replace(".relu()", ".relu()\n        x = F.dropout(F.leaky_relu(x), 0.5, self.training)")
+    curate(MemorySource([plain, plain | {"nn": "twin", "nn_code": twin}]), tmp_path / "twins", OPTIONS)
+    graphs = pq.read_table(tmp_path / "twins/graphs.parquet").to_pylist()
+    names = ("graph", "graph_widths", "graph_eval", "behavior", "behavior_eval")
+    assert [len({row[name] for row in graphs}) for name in names] == [2, 2, 2, 2, 1]
+    records = pq.read_table(tmp_path / "twins/data/records").to_pylist()
+    assert (len(records), len({row["cluster"] for row in records})) == (2, 1)
+    assert [check for check in verify(tmp_path / "twins", jobs=1) if not check.ok] == []
+
+
 def test_networks_are_computed_again_and_what_is_not_computed_is_found(folder: Path, tmp_path: Path) -> None:
     (check,) = [check for check in verify(folder, jobs=1, recompute=5) if check.name == "networks computed again"]
     assert check.ok
