@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, Self
 import pyarrow as pa
 from scipy.cluster.hierarchy import DisjointSet
 
-from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, complete, open_box, place_in, read_answer
+from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, complete, open_box, read_answer
 from curate.model.corpus import LoadedRecords
 from lemur_core.files import Json
 from lemur_core.files.progress import progress
@@ -244,20 +244,9 @@ class GraphTrace:
 
 
 class NetworkTracer:
-    """Traces networks in a sandbox. A context manager; its sandbox starts when needed.
+    """Traces networks in a sandbox. A context manager; its sandbox starts when needed."""
 
-    Args: namespace: the key of `NAMESPACES` for codes of records that import nothing.
-    """
-
-    def __init__(
-        self,
-        *,
-        jobs: int | None = None,
-        unsafe: bool = False,
-        runtime: Sequence[str] = (),
-        namespace: str | None = None,
-    ) -> None:
-        self._namespace = namespace
+    def __init__(self, *, jobs: int | None = None, unsafe: bool = False, runtime: Sequence[str] = ()) -> None:
         # One that ran out of its seconds would do so again.
         crashed = frozenset({Status.CRASHED})
         self._box = open_box(
@@ -312,6 +301,8 @@ class NetworkTracer:
     ) -> Iterator[tuple[int, Json]]:
         """Yield `behavior` and `behavior_eval` of networks by their number; null if unknown.
 
+        A network whose graph is unique to its code has no `behavior`: it may be in eval mode what another one is.
+
         Args: payloads: as for `run`. answers: of their traces. names: for the progress.
         Raises: UserError if no sandbox is available.
         """
@@ -320,8 +311,10 @@ class NetworkTracer:
             return
         for reply in MEASURE.run(self._box, requests, {str(number): name for number, name in names.items()}):
             answer = read_answer(reply)
-            known = isinstance(answer, NetBehavior)
-            yield int(reply.key), {name: getattr(answer, name) if known else None for name in NUMBERS}
+            numbers: Json = {name: getattr(answer, name, None) for name in NUMBERS}
+            if answers[int(reply.key)].get("varies"):  # one run does not show all that it computes in training
+                numbers["behavior"] = None
+            yield int(reply.key), numbers
 
 
 class CorpusTracer(Protocol):
@@ -376,7 +369,7 @@ class GraphTracer(NetworkTracer):
                 names[code_index] = payload
             else:
                 names[code_index] = row["nn"] or ""
-                payloads[code_index] = payload | {"code": place_in(code, self._namespace)}
+                payloads[code_index] = payload | {"code": code}
         return payloads, names
 
 
@@ -397,12 +390,12 @@ def build_request(payload: Json, answer: Mapping[str, Any]) -> BehaviorRequest:
 def find_candidates(answers: Mapping[int, Mapping[str, Any]]) -> list[int]:
     """Return the networks that may compute what another one does and were not measured, by their numbers.
 
-    Args: answers: of the traces; those without a graph, or with one that is unique to its code, compare with none.
+    Args: answers: of the traces; those without a graph compare with none.
     Returns: numbers of `answers`, ascending.
     """
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for number, answer in answers.items():
-        if answer.get("weights") and not answer.get("varies"):
+        if answer.get("weights"):
             groups[answer["weights"]].append(number)
     return sorted(
         number

@@ -3,8 +3,7 @@
 A network is known if the folder would not keep it next to its records: by the manifest's thresholds for text and
 structure, or because it computes the same as a record, by its graph and by its numbers. It is traced like the folder's
 networks. A rewritten network computes the same as its record only with that record's hyperparameters, so unless they
-are given, those of the nearest records are tried too. A block runs inside networks, so it is compared with each module
-of the network, including the network itself.
+are given, those of the nearest records are tried too. Blocks of an extraction are compared by text and structure.
 """
 
 import hashlib
@@ -28,20 +27,15 @@ from curate.folder.reference_corpus import (
     ReferenceCode,
     ReferenceCorpus,
     build_computation,
-    has_graphs,
-    read_reference_manifest,
 )
 from curate.model.corpus import Features, code_features
 from curate.sources.rows import RecordSource
-from lemur_core.describe.cost import parts
 from lemur_core.files import Json
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.files.progress import hide_in_thread, hide_progress
-from lemur_core.graphs.identity import compute_identities
 from lemur_core.sandbox.runtime import find_absence
-from lemur_core.similarity import Detail
 from manifests.records import Agreement, drop_outcomes
 
 NEAREST = 5  # by each measure
@@ -69,8 +63,7 @@ class NovelNeighbor:
     structural: float
     graph: float | None  # the share of common subtrees; None if either has no graph
     agreement: Agreement | None
-    part: str = ""  # the module of the file that was compared by graph; empty for the whole network
-    operations: int = 0  # number of nodes of that module
+    operations: int = 0  # number of nodes of its graph
     known: tuple[str, ...] = ()
     equal_numbers: bool | None = None  # None: not compared
 
@@ -142,12 +135,12 @@ class Query:
     name: str
     code: str
     id: str
-    features: Mapping[Detail, Features]
+    features: Features
     task: str = DEFAULT_TASK  # whose inputs it takes
     prm: Mapping[str, object] = field(default_factory=dict)  # hyperparameters besides the usual ones
     payload: Json = field(default_factory=dict)  # what it was traced with
     traced: GraphTrace = _UNTRACED
-    computations: list[Computation] = field(default_factory=list)  # the network, then its modules
+    computations: list[Computation] = field(default_factory=list)  # with its own hyperparameters first
 
     def set_numbers(self, numbers: Json) -> None:
         """Keep what was measured of it."""
@@ -155,18 +148,11 @@ class Query:
         self.computations[0] = replace(self.computations[0], traced=self.traced)
 
 
-def build_query(name: str, code: str, details: Sequence[Detail]) -> Query | str:
-    """Return a query about a code.
-
-    Args: name: for messages. details: of a `NoveltyIndex`.
-    Returns: the query, or why the code has no features, in one line.
-    """
-    features: dict[Detail, Features] = {}
-    for detail in details:
-        of_code = code_features(code, detail)
-        if isinstance(of_code, str):
-            return of_code
-        features[detail] = of_code
+def build_query(name: str, code: str) -> Query | str:
+    """Return a query about a code, named for messages; or why the code has no features, in one line."""
+    features = code_features(code)
+    if isinstance(features, str):
+        return features
     return Query(name, code, hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest(), features)
 
 
@@ -180,29 +166,25 @@ class NoveltyIndex:
     """
 
     def __init__(self, folders: Sequence[Path | RecordSource], *, jobs: int | None = None, graphs: bool = True) -> None:
-        self.manifests = {path: read_reference_manifest(path) for path in folders if isinstance(path, Path)}
         #: Why no network can be run here; None if it can.
         self.absence = find_absence()
         loads = graphs and self.absence is None
-        self.with_graphs = [
-            folder for folder, manifest in self.manifests.items() if loads and has_graphs(folder, manifest)
-        ]
-        self.corpora = [
-            ReferenceCorpus.load(folder, self.manifests[folder], jobs, graphs=folder in self.with_graphs)
-            if isinstance(folder, Path)
-            else ReferenceCorpus.read(folder, jobs)
-            for folder in folders
-        ]
-        #: What the features of a query must keep of names and values.
-        self.details: tuple[Detail, ...] = tuple(sorted({corpus.detail for corpus in self.corpora}))
-        self._has_blocks = any(corpus.of_blocks for corpus in self.corpora)
+        self.corpora = [ReferenceCorpus(folder, jobs, graphs=loads) for folder in folders]
+        self.has_graphs = any(corpus.has_graphs for corpus in self.corpora)
 
     def read(self, name: str, code: str) -> Query:
         """Return a query about a code. Raises: UserError if it is not valid Python."""
-        query = build_query(name, code, self.details)
+        query = build_query(name, code)
         if isinstance(query, str):
             raise UserError(f"{name}: {query}; nothing was compared")
         return query
+
+    def list_notes(self) -> list[str]:
+        """Return why graphs are not compared with a snapshot, if they are not."""
+        if self.absence is not None:
+            return [f"no file was run, and no graphs are compared: {self.absence}"]
+        without = (corpus.name for corpus in self.corpora if corpus.of_snapshot and not corpus.has_graphs)
+        return [f"{name}: holds no graphs; its networks are compared by text and structure alone" for name in without]
 
     def compare(
         self,
@@ -234,31 +216,13 @@ class NoveltyIndex:
             payloads = {number: query.payload for number, query in enumerate(queries)}
             for number, traced in tracer.run(payloads, names=names):
                 queries[number].traced = traced
-                queries[number].computations = list(self._list_computations(traced))
+                queries[number].computations = _list_computations(traced)
         nearest = [self._find_nearest(query) for query in queries]
         if tracer is not None:
             self._measure(tracer, queries, nearest)
             if neighbors:
                 self._try_neighbors(tracer, queries, nearest)
         return list(map(_summarize, queries, nearest))
-
-    def _list_computations(self, traced: GraphTrace) -> Iterator[Computation]:
-        """Yield the computation of a network; then, if there are blocks to compare with, those of its modules."""
-        if traced.graph is None:
-            return
-        modes = ("eval", "train") if self._has_blocks else ("eval",)
-        forms = {mode: traced.read_graph(mode) for mode in modes if mode in traced.answer}
-        yield build_computation(traced.answer, forms["eval"])
-        if self._has_blocks:
-            modules = {mode: parts(form) for mode, form in forms.items()}
-            seen = set()  # of equal modules, the first is compared
-            for path, part in modules["eval"].items():
-                identities = compute_identities(
-                    {mode: by_path[path] for mode, by_path in modules.items() if path in by_path}
-                )
-                if identities["graph"] not in seen:
-                    seen.add(identities["graph"])
-                    yield build_computation(identities, part, path)
 
     def _find_nearest(self, query: Query) -> list[NovelNeighbor]:
         """Return the nearest codes by each measure and all that make it known, nearest first."""
@@ -320,11 +284,9 @@ class NoveltyIndex:
         payloads = {number: queries[number].payload for number in wanted}
         for number, numbers in tracer.measure(payloads, {number: answers[number] for number in wanted}):
             queries[number].set_numbers(numbers)
-        rules = self.corpora[0]
-        corpus = ReferenceCorpus.gather(
-            rules,
+        corpus = self.corpora[0].gather(
             [ReferenceCode(query.name, query.id) for query in queries],
-            [query.features[rules.detail] for query in queries],
+            [query.features for query in queries],
             {query.id: query.computations[0] for query in queries if query.computations},
         )
         repeats: dict[int, NovelNeighbor] = {}
@@ -350,7 +312,7 @@ class NoveltyIndex:
         tried = set()
         for trial, traced in tracer.run(dict(enumerate(payload for _, payload in trials))):
             number = trials[trial][0]
-            queries[number].computations += self._list_computations(traced)
+            queries[number].computations += _list_computations(traced)
             tried.add(number)
         for number in tried:
             nearest[number] = self._find_nearest(queries[number])
@@ -372,9 +334,12 @@ class NoveltyIndex:
                 yield payload | {"code": query.code}
 
 
+def _list_computations(traced: GraphTrace) -> list[Computation]:
+    return [] if traced.graph is None else [build_computation(traced.answer, traced.read_graph())]
+
+
 def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[NovelNeighbor]:
-    features = query.features[corpus.detail]
-    lexical, structural = (corpus.similar(measure, features) for measure in ("lexical", "structural"))
+    lexical, structural = (corpus.similar(measure, query.features) for measure in ("lexical", "structural"))
     compared = corpus.compare(query.computations)
     same = np.array([item is not None and item.agreement == "same" for item in compared], bool)
     shares = np.array([-1.0 if item is None else item.share for item in compared])
@@ -392,7 +357,7 @@ def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[NovelNei
     for at in sorted(map(int, chosen)):
         yield _make_neighbor(query, corpus, corpus.codes[at], float(lexical[at]), float(structural[at]), compared[at])
     if query.id in corpus.removed and not own.any():
-        structure = 1.0 if len(features.elements) else 0.0
+        structure = 1.0 if len(query.features.elements) else 0.0
         yield _make_neighbor(query, corpus, corpus.removed[query.id], 1.0, structure, None)
 
 
@@ -405,17 +370,17 @@ def _make_neighbor(
     compared: GraphSimilarity | None,
 ) -> NovelNeighbor:
     """Return a code as a neighbor of a file, with the stages at which it makes the file known."""
-    share, agreement, part, operations, equal_numbers = compared or (None, None, "", 0, None)
+    share, agreement, operations, equal_numbers = compared or (None, None, 0, None)
     may_be_near = not (corpus.keeps_different and agreement == "different")
     stages = {
         "exact": code.id == query.id,
         "lexical": may_be_near and lexical >= corpus.lexical,
         "structural": may_be_near and structural >= corpus.structural,
-        "graph": agreement == "same" and not part,
+        "graph": agreement == "same",
     }
     known = tuple(stage for stage, applies in stages.items() if applies)
     of_code = (corpus.name, code.name, code.id, code.removed_for)
-    return NovelNeighbor(*of_code, lexical, structural, share, agreement, part, operations, known, equal_numbers)
+    return NovelNeighbor(*of_code, lexical, structural, share, agreement, operations, known, equal_numbers)
 
 
 def _summarize(query: Query, near: Sequence[NovelNeighbor]) -> Novelty:
@@ -490,16 +455,11 @@ def novel(
     notes: list[str] = []
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         try:
-            results = index.compare(queries, tracer if index.with_graphs else None, neighbors=parameters is None)
+            results = index.compare(queries, tracer if index.has_graphs else None, neighbors=parameters is None)
         except NoSandboxError as error:
             notes.append(f"no file was run: {error}")
             results = index.compare(queries, None, untraced="no sandbox is available here")
-    if index.absence is not None:
-        notes.append(f"no file was run, and no graphs are compared: {index.absence}")
-    for folder, manifest in index.manifests.items():
-        if index.absence is None and folder not in index.with_graphs:
-            what = "networks" if manifest.kind == "snapshot" else "blocks"
-            notes.append(f"{folder}: holds no graphs; its {what} are compared by text and structure alone")
+    notes += index.list_notes()
     return _print_results(list(codes), results, notes)
 
 
@@ -544,7 +504,6 @@ def _verdict(name: str, novelty: Novelty) -> list[str]:
         share = "-" if neighbor.graph is None else ratio(neighbor.graph)
         same = {"same": "the same", "widths": "same up to widths"}.get(neighbor.agreement or "", "")
         removed = f", removed for {neighbor.stands_for_it}" if neighbor.stands_for_it else ""
-        removed += f"; by the file's {neighbor.part}" if neighbor.part else ""
         lines.append(
             f"  {ratio(neighbor.lexical):>5}  {ratio(neighbor.structural):>9}  {share:>5}  {same:<18}{neighbor.name}"
             f" ({neighbor.folder}{removed})"
@@ -587,7 +546,7 @@ class NoveltyChecker:
         query = index.read("network.py", code)
         query.task, query.prm = task, prm or {}
         untraced = None if graph else "graph=False"
-        if graph and index.with_graphs:
+        if graph and index.has_graphs:
             thread, tracer = self._start(runtime, unsafe=unsafe)
             try:
                 return thread.submit(index.compare, [query], tracer, neighbors=prm is None).result()[0]

@@ -73,8 +73,8 @@ class _VerifiedSnapshot:
         self.code_of: dict[str, int] = {}
         self.wrong: list[str] = []
         self.withheld: set[str] = set()
-        store = FeatureStore(self.parameters["tokens"])
-        fill_store(store, self._new_codes(store), self.parameters["tokens"], folder.jobs)
+        store = FeatureStore()
+        fill_store(store, self._new_codes(store), folder.jobs)
         self.features = store.table([bytes.fromhex(id_) for id_ in self.code_of])
 
     def _read(self, table: str, columns: list[str]) -> list[Json]:

@@ -13,7 +13,7 @@ import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -31,10 +31,9 @@ from lemur_core.files.atomic import atomic_file, remove_dead
 from lemur_core.files.cache import cache_folder, drop_damaged, read_cached, remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from lemur_core.similarity import Detail
 from lemur_core.similarity.join import in_order
 from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray, jaccard
-from lemur_core.similarity.outline import Outline, is_other_python, outline_code
+from lemur_core.similarity.outline import PYTHON, Outline, outline_code
 from lemur_core.similarity.views import Views, compute_views, map_codes
 from manifests.folders.kinds import SNAPSHOT
 from manifests.folders.manifest import Parent, describe_parent
@@ -79,7 +78,7 @@ def _find_rule(name: str) -> int:
 
 
 #: Part of the cache's name; increased whenever a definition below changes.
-FEATURES_VERSION = 6
+FEATURES_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +91,17 @@ class Features(Views):
     module: bool  # whether it may define an nn.Module
 
 
-def code_features(code: str, detail: Detail = "abstract") -> Features | str:
+def code_features(code: str) -> Features | str:
     """Return the features of a code, or a short reason why it has none.
 
     Accepts any text: what Python cannot parse, or is too large or too deeply nested, gets a reason, never an error.
 
-    Args: code, detail: the text of one file, and how much of its tokens the lexical view keeps.
     Returns: a text, the reason, if there are no features.
     """
     outline = outline_code(code)
     if isinstance(outline, str):
         return outline
-    views = compute_views(code, outline, detail)
+    views = compute_views(code, outline)
     if isinstance(views, str):
         return views
     return Features(
@@ -224,13 +222,10 @@ SHARD_CODES = 20_000
 
 
 class FeatureStore:
-    """The features of all codes seen so far, for one definition of tokens.
+    """The features of all codes seen so far. Args: folder: the user's cache by default."""
 
-    Args: folder: the user's cache by default.
-    """
-
-    def __init__(self, detail: Detail, folder: Path | None = None) -> None:
-        self._folder = folder or cache_folder("features", f"v{FEATURES_VERSION}-{detail}-{SCHEME}")
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or cache_folder("features", f"v{FEATURES_VERSION}-{SCHEME}-{PYTHON}")
         self._pending: list[tuple[bytes, Features | str]] = []
         self._shards: list[Path] = []
         self._known: dict[bytes, tuple[int, int]] = {}
@@ -303,7 +298,7 @@ class FeatureStore:
     def _open(self, path: Path) -> None:
         try:
             # Not `read_table`, which takes three times as long, and there may be hundreds of shards.
-            index = pq.ParquetFile(path).read(["id", "problem", "shingles_at", "shingles_count"])
+            index = pq.ParquetFile(path).read(["id", "shingles_at", "shingles_count"])
             ids = index["id"]
             at, count = (index[name].fill_null(0).to_numpy() for name in ("shingles_at", "shingles_count"))
             # A crash between the two files, or a full disk, leaves shingles shorter than the index says.
@@ -318,9 +313,8 @@ class FeatureStore:
             return
         shard = len(self._shards)
         self._shards.append(path)
-        for row, (digest, problem) in enumerate(zip(ids.to_pylist(), index["problem"].to_pylist(), strict=True)):
-            if problem is None or not is_other_python(problem):
-                self._known.setdefault(digest, (shard, row))
+        for row, digest in enumerate(ids.to_pylist()):
+            self._known.setdefault(digest, (shard, row))
 
 
 #: The problem of a row whose code is Python, and no network.
@@ -373,14 +367,14 @@ class LoadedRecords:
 
 
 def read_corpus(
-    source: RecordSource, codes: CodeFile, detail: Detail, jobs: int | None, store: FeatureStore | None = None
+    source: RecordSource, codes: CodeFile, jobs: int | None, store: FeatureStore | None = None
 ) -> LoadedRecords:
     """Read all rows of a source and load or compute the features of every distinct code.
 
     Args: store: where features are kept; by default the user's cache.
     Raises: UserError if there are no rows, or the source cannot be read.
     """
-    store = store or FeatureStore(detail)
+    store = store or FeatureStore()
     index_of: dict[bytes, int] = {}  # by digest, in the order of the codes
     tables: list[pa.Table] = []
     indices_of_rows: list[npt.NDArray[np.int64]] = []
@@ -405,7 +399,7 @@ def read_corpus(
             # A row without code has the last place, where -1 stands.
             indices_of_rows.append(np.array([*indices, -1], np.int64)[places])
 
-    fill_store(store, new_codes(), detail, jobs)
+    fill_store(store, new_codes(), jobs)
     if not any(table.num_rows for table in tables):
         raise UserError(f"{source.name}: no rows; nothing to curate")
     code_of_row = np.concatenate(indices_of_rows)
@@ -418,11 +412,11 @@ def read_corpus(
     return LoadedRecords(pa.concat_tables(tables), code_of_row, problems, ids, codes, features)
 
 
-def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: int | None) -> None:
+def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], jobs: int | None) -> None:
     """Compute and store the features of (digest, code) pairs."""
     try:
         with progress("token sets and fingerprints", None, "new codes") as advance:
-            for result in map_codes(partial(code_features, detail=detail), codes, jobs):
+            for result in map_codes(code_features, codes, jobs):
                 for digest, features in result:
                     store.add(digest, features)
                 advance(len(result))
@@ -431,7 +425,7 @@ def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: 
 
 
 #: The parameters that a snapshot and the one that follows it must have in common.
-SAME = ("lexical_threshold", "structural_threshold", "tokens", "graph", "namespace")
+SAME = ("lexical_threshold", "structural_threshold", "graph")
 #: The decision on a published record, from which alone `derive` knows it.
 STAYS = "kept, as in the previous snapshot"
 

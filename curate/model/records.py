@@ -106,12 +106,6 @@ def find_left_out(corpus: LoadedRecords, options: CurateOptions, usable: Flags, 
     Raises: UserError if no usable row has a requested value.
     """
     reasons: dict[int, str] = {}
-    if options.from_scratch:
-        pretrained = corpus.features.pretrained
-        loading = np.isin(corpus.code_of_row, np.fromiter(pretrained, np.int64)) & usable
-        for row in np.flatnonzero(loading).tolist():
-            line = pretrained[int(corpus.code_of_row[row])][0].line
-            reasons[row] = f"loads trained weights, line {line} (--from-scratch)"
     if options.include:
         reason = f"name does not start with {', '.join(options.include)} (--include)"
         rows = np.flatnonzero(usable).tolist()

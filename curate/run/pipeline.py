@@ -62,7 +62,7 @@ def curate(
     with atomic_folder(out, force=force) as folder:
         # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-            corpus = read_corpus(source, codes, options.tokens, jobs)
+            corpus = read_corpus(source, codes, jobs)
             watch.lap("load and features")
             outcome = decide(corpus, options, jobs, previous)
             _check_some_left(corpus, outcome)
@@ -107,8 +107,9 @@ def decide(
     """Decide every row."""
     if options.graphs == "off":
         return curate_strict(corpus, options, previous=previous)
+    in_sandbox: Json = {"jobs": jobs, "unsafe": options.unsafe_no_sandbox, "runtime": options.runtime}
     try:
-        with GraphTracer(corpus.rows, corpus.codes.__getitem__, jobs=jobs, **options.in_sandbox) as tracer:
+        with GraphTracer(corpus.rows, corpus.codes.__getitem__, **in_sandbox) as tracer:
             outcome = curate_strict(corpus, options, tracer, previous)
     except NoSandboxError as error:
         # Only the default may be left out in silence: what was requested is an error.
@@ -118,18 +119,17 @@ def decide(
         outcome = curate_strict(corpus, options)
         outcome.notes.append("graphs were not compared: nothing can be run here, so no code was run")
         return outcome
-    outcome.notes += describe_assumptions_of(corpus, outcome, options)
+    outcome.notes += describe_assumptions_of(corpus, outcome)
     return outcome
 
 
-def describe_assumptions_of(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
+def describe_assumptions_of(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
     """Return what was assumed to run the kept networks."""
     traces = outcome.graphs or {}
     kept = [code_index for code_index in outcome.kept if code_index in traces]
     rows = corpus.rows.take(pa.array([outcome.representatives[code_index] for code_index in kept], pa.int64()))
     records = rows.select(["task", "dataset", "prm"]).to_pylist()
-    codes, errors = map(corpus.codes.__getitem__, kept), (traces[code_index].error for code_index in kept)
-    return describe_assumptions(zip(records, codes, errors, strict=True), options.namespace)
+    return describe_assumptions(zip(records, (traces[code_index].error for code_index in kept), strict=True))
 
 
 def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:

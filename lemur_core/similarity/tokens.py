@@ -18,6 +18,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from keyword import iskeyword
 from typing import Any, NamedTuple
@@ -25,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity import Detail
 from lemur_core.similarity.minhash import ESTIMATE_MARGIN, PERMUTATIONS, band_keys, banding_for, jaccard, signature
 from lemur_core.similarity.outline import CONTRACT_FUNCTIONS, ClassOutline, Outline, outline_code
 
@@ -133,20 +133,15 @@ def span_tokens(code: str, outline: Outline, spans: Sequence[tuple[int, int]]) -
     return [token for token in tokens if token[0] != "#"] if "#" in text else tokens
 
 
-def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) -> npt.NDArray[np.uint64]:
+def shingle_hashes(tokens: list[str], declared: frozenset[str]) -> npt.NDArray[np.uint64]:
     """Return the set of shingles as sorted distinct 64-bit hashes, shape (n,); empty only if there are no tokens.
 
     Two different shingles share a hash with a chance of 2**-64.
     """
-    if detail == "abstract":
-        table = _ABSTRACT
-        own = {name: _hash(name) for name in declared}
-        ids = [own.get(token) or table[token] for token in tokens]
-    else:
-        ids = [_LITERAL[token] for token in tokens]
-    if not ids:
+    if not tokens:
         return np.empty(0, np.uint64)
-    values = np.array(ids, np.uint64)
+    own = {name: _hash(name) for name in declared}
+    values = np.array([own.get(token) or _abstract_hash(token) for token in tokens], np.uint64)
     width = min(SHINGLE_TOKENS, len(values))
     count = len(values) - width + 1
     mixed = np.zeros(count, np.uint64)
@@ -154,13 +149,7 @@ def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) 
     with np.errstate(over="ignore"):
         for offset in range(width):
             mixed = mixed * _MULTIPLIER + values[offset : offset + count]
-        mixed = _finish(mixed + np.uint64(width))
-        unique, counts = np.unique(mixed, return_counts=True)
-        # Here repeats count: the nth occurrence of a shingle is a separate element.
-        if detail == "literal" and counts.max() > 1:
-            extra = [_finish(unique[counts > nth] + np.uint64(nth)) for nth in range(1, int(counts.max()))]
-            unique = np.unique(np.concatenate([unique, *extra]))
-    return unique
+        return np.unique(_finish(mixed + np.uint64(width)))
 
 
 def literal_digest(tokens: list[str]) -> bytes:
@@ -194,19 +183,9 @@ def _hash(token: str) -> int:
     return int.from_bytes(hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") | 1
 
 
-class _TokenTable(dict[str, int]):
-    """Token to 64-bit value, computed once per distinct token and process."""
-
-    def __init__(self, detail: Detail) -> None:
-        super().__init__()
-        self._detail = detail
-
-    def __missing__(self, token: str) -> int:
-        value = _hash(token if self._detail == "literal" else _abstract(token))
-        # Bounded, because the names in a corpus are not.
-        if len(self) < 200_000:
-            self[token] = value
-        return value
+@lru_cache(maxsize=200_000)
+def _abstract_hash(token: str) -> int:
+    return _hash(_abstract(token))
 
 
 def _abstract(token: str) -> str:
@@ -231,8 +210,6 @@ def _finish(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_ABSTRACT = _TokenTable("abstract")
-_LITERAL = _TokenTable("literal")
 
 
 # -- classes --------------------------------------------
@@ -283,7 +260,7 @@ def _shingles(code: str, outline: Outline, item: ClassOutline) -> npt.NDArray[np
         _ANY if before != "." and token.isidentifier() and not iskeyword(token) else token
         for before, token in pairwise(["", *tokens])
     ]
-    return shingle_hashes(masked, frozenset(), "abstract")
+    return shingle_hashes(masked, frozenset())
 
 
 class ClassIndex:

@@ -65,7 +65,6 @@ def codes(network: Callable[..., str]) -> dict[str, str]:
         "twin": first,
         "other twin": second,
         "broken": "def broken(:\n",
-        "pretrained": 'import torchvision\nNet = torchvision.models.resnet18(weights="DEFAULT")\n',
     }
 
 
@@ -97,14 +96,14 @@ def snapshot(
         row("broken-net", "broken", 0.1),
         row("empty-net", None, 0.1),
         row("far-net", None, 0.1),
-        row("pretrained-net", "pretrained", 0.99),
+        {**row("elsewhere-net", "far", 0.99), "dataset": "mnist"},
         row("empty-net", None, 0.2),
     ]
     folder = tmp_path_factory.mktemp("explain")
     source = folder / "rows.jsonl"
     source.write_text("".join(json.dumps(item) + "\n" for item in rows), encoding="utf-8")
     warm(codes.values())
-    curate(open_source(str(source)), folder / "out", CurateOptions(from_scratch=True), jobs=1)
+    curate(open_source(str(source)), folder / "out", CurateOptions(dataset=("cifar-10",)), jobs=1)
     return folder / "out"
 
 

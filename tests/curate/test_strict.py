@@ -144,7 +144,6 @@ def test_the_folder_says_what_does_not_run(
     [
         ({"unsafe_no_sandbox": True, "graph": "off"}, "nothing is run with --graph off and no --chat"),
         ({"require_runs": True, "graph": "off"}, "--require-runs: a trace says what runs"),
-        ({"namespace": "torch", "graph": "off"}, "--namespace: nothing is run"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
