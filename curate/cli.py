@@ -85,7 +85,7 @@ def novel(
     task: Annotated[str, typer.Option(help="Whose inputs the networks are traced with.")] = "img-classification",
     prm: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help="Hyperparameters; default: usual ones, then those of the nearest records."),
+        typer.Option(metavar="JSON", help="Hyperparameters; default: usual ones."),
     ] = None,
     runtime: Annotated[tuple[str, ...], RUNTIME] = (),
     jobs: JobsOption = None,

@@ -260,7 +260,7 @@ class Snapshot:
             code: the text of a Python file, a network by LEMUR's contract or a module.
             graph: compare what it computes, too; without, nothing is run.
             task: the task whose inputs the network is traced with.
-            prm: hyperparameters; usual ones by default, then those of the nearest records.
+            prm: hyperparameters; usual ones by default.
             runtime: packages that the network can import in addition to the declared runtime.
             jobs: worker processes that load the snapshot; all cores by default.
             unsafe_no_sandbox: run the network without the sandbox; only for code that you trust.

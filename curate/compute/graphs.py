@@ -14,7 +14,7 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal, Protocol, Self
 
@@ -35,17 +35,6 @@ from manifests.records.common import Behavior
 
 #: How Python names a module that is missing.
 _MISSING = re.compile(r"No module named '([^\W\d]\w*(?:\.[^\W\d]\w*)*)'")
-
-
-def describe_trace_failure(failure: NetFailure) -> str:
-    """Return the error as it is stored, from which alone the name of a missing module is read again.
-
-    The exception may be another one, which the missing module led to.
-    """
-    trace = GraphTrace({"error": failure.fault})
-    if not failure.missing or trace.missing == failure.missing.partition(".")[0]:
-        return failure.fault
-    return f"{failure.fault}; No module named '{failure.missing}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +73,12 @@ class NetGraphs:
 
     def to_json(self) -> Json:
         """Return its facts by name; without `train` if there is no train mode."""
-        facts = {column.name: getattr(self, column.name) for column in fields(self)}
+        facts = asdict(self)
         if self.varies:
             facts["graph_eval"] = identify_eval(Graph.from_json(unpack(self.eval)))
-        return facts if self.train is not None else {name: facts[name] for name in facts if name != "train"}
+        if self.train is None:
+            del facts["train"]
+        return facts
 
 
 def identify_eval(graph: Graph) -> str:
@@ -178,24 +169,9 @@ class GraphTrace:
         return self.answer.get("graph_widths")
 
     @property
-    def evaluated(self) -> str | None:
-        """The graph in eval mode alone: equal for networks that differ in what training draws."""
-        return self.answer.get("graph_eval")
-
-    @property
-    def training(self) -> str | None:
-        """Digest of how it trains itself: `train_setup` and `learn`."""
-        return self.answer.get("glue")
-
-    @property
     def behavior(self) -> str | None:
         """Equal for computations whose numbers are equal; None if they were not measured."""
         return self.answer.get("behavior")
-
-    @property
-    def evaluated_numbers(self) -> str | None:
-        """The numbers of eval mode alone: equal also where the graphs differ in what changes nothing."""
-        return self.answer.get("behavior_eval")
 
     @property
     def runs(self) -> bool | None:
@@ -286,7 +262,7 @@ class NetworkTracer:
             for reply in stage.run_jobs(self._box, jobs):
                 answer = read_answer(reply)
                 if isinstance(answer, NetFailure):
-                    yield int(reply.key), GraphTrace({"error": describe_trace_failure(answer)})
+                    yield int(reply.key), GraphTrace({"error": answer.fault})
                 elif isinstance(answer, NetUnrecorded):
                     yield int(reply.key), GraphTrace({"error": f"not_recorded: {' '.join(answer.error.split())}"})
                 else:

@@ -2,12 +2,10 @@
 
 A network is known if the folder would not keep it next to its records: by the manifest's thresholds for text and
 structure, or because it computes the same as a record, by its graph and by its numbers. It is traced like the folder's
-networks. A rewritten network computes the same as its record only with that record's hyperparameters, so unless they
-are given, those of the nearest records are tried too. Blocks of an extraction are compared by text and structure.
+networks, with usual hyperparameters. Blocks of an extraction are compared by text and structure.
 """
 
 import hashlib
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -34,12 +32,11 @@ from lemur_core.files import Json
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import make_visible, plural, ratio
-from lemur_core.files.progress import hide_in_thread, hide_progress
+from lemur_core.files.progress import hide_in_thread
 from lemur_core.sandbox.runtime import find_absence
 from manifests.records import Agreement, drop_outcomes
 
 NEAREST = 5  # by each measure
-_TRIED = 3  # of the nearest by graph, with their hyperparameters
 _UNTRACED = GraphTrace({"error": "not_traced: it was not asked for"})
 
 
@@ -63,7 +60,6 @@ class NovelNeighbor:
     structural: float
     graph: float | None  # the share of common subtrees; None if either has no graph
     agreement: Agreement | None
-    operations: int = 0  # number of nodes of its graph
     known: tuple[str, ...] = ()
     equal_numbers: bool | None = None  # None: not compared
 
@@ -73,13 +69,11 @@ class NovelNeighbor:
         return f"{', '.join(_HOW[stage] for stage in self.known)}: {self.name}"
 
     @property
-    def nearness(self) -> tuple[bool, bool, bool, float, int, str]:
-        """The sort key: known first, by the same code above all, then equal computations, then the most similar, then
-        the largest.
-        """
-        measures = (self.lexical, self.structural, self.graph or 0.0)
-        order = (-max(measures), -self.operations, f"{self.name} {self.id}")
-        return (not self.known, "exact" not in self.known, self.agreement not in ("same", "widths"), *order)
+    def nearness(self) -> tuple[bool, bool, bool, float, str]:
+        """The sort key: known first, by the same code above all, then equal computations, then the most similar."""
+        likeness = max(self.lexical, self.structural, self.graph or 0.0)
+        equal = self.agreement in ("same", "widths")
+        return not self.known, "exact" not in self.known, not equal, -likeness, f"{self.name} {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +134,15 @@ class Query:
     prm: Mapping[str, object] = field(default_factory=dict)  # hyperparameters besides the usual ones
     payload: Json = field(default_factory=dict)  # what it was traced with
     traced: GraphTrace = _UNTRACED
-    computations: list[Computation] = field(default_factory=list)  # with its own hyperparameters first
+    computation: Computation | None = None  # None if it has no graph
 
-    def set_numbers(self, numbers: Json) -> None:
-        """Keep what was measured of it."""
-        self.traced = self.traced.with_numbers(numbers)
-        self.computations[0] = replace(self.computations[0], traced=self.traced)
+    def set_trace(self, traced: GraphTrace) -> None:
+        """Keep what it computes."""
+        self.traced = traced
+        if traced.graph is not None and self.computation is None:
+            self.computation = build_computation(traced.answer, traced.read_graph())
+        elif self.computation is not None:
+            self.computation = replace(self.computation, traced=traced)
 
 
 def build_query(name: str, code: str) -> Query | str:
@@ -187,18 +184,12 @@ class NoveltyIndex:
         return [f"{name}: holds no graphs; its networks are compared by text and structure alone" for name in without]
 
     def compare(
-        self,
-        queries: Sequence[Query],
-        tracer: NetworkTracer | None,
-        *,
-        neighbors: bool = True,
-        untraced: str | None = None,
+        self, queries: Sequence[Query], tracer: NetworkTracer | None, *, untraced: str | None = None
     ) -> list[Novelty]:
         """Compare networks with all folders.
 
         Args:
             tracer: runs them; None: they are compared by text and structure alone.
-            neighbors: run them with the hyperparameters of their nearest records, too, where that may decide.
             untraced: why they are not traced if there is no tracer; None: there are no graphs here.
         Returns: one result for each query.
         Raises: NoSandboxError if nothing can be run here; UserError if `tracer` fails.
@@ -215,13 +206,10 @@ class NoveltyIndex:
             names = {number: query.name for number, query in enumerate(queries)}
             payloads = {number: query.payload for number, query in enumerate(queries)}
             for number, traced in tracer.run(payloads, names=names):
-                queries[number].traced = traced
-                queries[number].computations = _list_computations(traced)
+                queries[number].set_trace(traced)
         nearest = [self._find_nearest(query) for query in queries]
         if tracer is not None:
             self._measure(tracer, queries, nearest)
-            if neighbors:
-                self._try_neighbors(tracer, queries, nearest)
         return list(map(_summarize, queries, nearest))
 
     def _find_nearest(self, query: Query) -> list[NovelNeighbor]:
@@ -245,7 +233,7 @@ class NoveltyIndex:
         self._measure_records(tracer, unmeasured)
         answers = {number: queries[number].traced.answer for number in requests}
         for number, numbers in tracer.measure(requests, answers):
-            queries[number].set_numbers(numbers)
+            queries[number].set_trace(queries[number].traced.with_numbers(numbers))
             nearest[number] = self._find_nearest(queries[number])
 
     def _measure_records(self, tracer: NetworkTracer, unmeasured: Mapping[tuple[int, int], Query]) -> None:
@@ -283,11 +271,11 @@ class NoveltyIndex:
         wanted = find_candidates(answers)
         payloads = {number: queries[number].payload for number in wanted}
         for number, numbers in tracer.measure(payloads, {number: answers[number] for number in wanted}):
-            queries[number].set_numbers(numbers)
+            queries[number].set_trace(queries[number].traced.with_numbers(numbers))
         corpus = self.corpora[0].gather(
             [ReferenceCode(query.name, query.id) for query in queries],
             [query.features for query in queries],
-            {query.id: query.computations[0] for query in queries if query.computations},
+            {query.id: query.computation for query in queries if query.computation is not None},
         )
         repeats: dict[int, NovelNeighbor] = {}
         first: set[str] = set()
@@ -299,60 +287,21 @@ class NoveltyIndex:
                 first.add(query.name)
         return repeats
 
-    def _try_neighbors(
-        self, tracer: NetworkTracer, queries: Sequence[Query], nearest: list[list[NovelNeighbor]]
-    ) -> None:
-        """Compare networks again as they run with the hyperparameters of their nearest neighbors by graph."""
-        trials = [
-            (number, payload)
-            for number, (query, near) in enumerate(zip(queries, nearest, strict=True))
-            if not (near and near[0].known)  # no further graph changes that
-            for payload in self._list_trials(query, near)
-        ]
-        tried = set()
-        for trial, traced in tracer.run(dict(enumerate(payload for _, payload in trials))):
-            number = trials[trial][0]
-            queries[number].computations += _list_computations(traced)
-            tried.add(number)
-        for number in tried:
-            nearest[number] = self._find_nearest(queries[number])
-
-    def _list_trials(self, query: Query, near: Sequence[NovelNeighbor]) -> Iterator[Json]:
-        """Yield what to trace for the neighbors whose hyperparameters may lead to another graph."""
-        read = [name for name in query.traced.answer.get("prm_read", ()) if name != "batch"]
-        stated = {(corpus.name, code.id): code.prm for corpus in self.corpora for code in corpus.codes}
-        records = [other for other in near if other.graph and stated.get((other.folder, other.id)) is not None]
-        for other in sorted(records, key=lambda other: -(other.graph or 0))[:_TRIED]:
-            prm = read_parameters(stated[other.folder, other.id])
-            payload = build_payload(query.task, TASK_DATASETS[query.task], prm)
-            # One rate of dropout is used for all networks, so most hyperparameters that differ are the same here.
-            if (
-                not isinstance(payload, str)
-                and other.agreement != "same"
-                and any(payload["prm"].get(name) != query.payload["prm"].get(name) for name in read)
-            ):
-                yield payload | {"code": query.code}
-
-
-def _list_computations(traced: GraphTrace) -> list[Computation]:
-    return [] if traced.graph is None else [build_computation(traced.answer, traced.read_graph())]
-
 
 def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[NovelNeighbor]:
     lexical, structural = (corpus.similar(measure, query.features) for measure in ("lexical", "structural"))
-    compared = corpus.compare(query.computations)
+    compared = corpus.compare(query.computation)
     same = np.array([item is not None and item.agreement == "same" for item in compared], bool)
     shares = np.array([-1.0 if item is None else item.share for item in compared])
-    sizes = np.array([0 if item is None else item.operations for item in compared])
     own = np.array([code.id == query.id for code in corpus.codes], bool)
     # A removed record counts where nothing but its id or its graph leads to it; all do for what has no graph.
     kept = np.array([code.removed_for is None for code in corpus.codes], bool)
-    counts = kept | same | own | (not query.computations)
+    counts = kept | same | own | (query.computation is None)
     near = same | own | (lexical >= corpus.lexical) | (structural >= corpus.structural)
     chosen = set(np.flatnonzero(counts & near))
     for measure in (lexical, structural, shares):
         candidates = np.where(counts, measure, -1.0)
-        best = np.lexsort((-sizes, -candidates))[:NEAREST]
+        best = np.argsort(-candidates, kind="stable")[:NEAREST]
         chosen.update(best[candidates[best] > 0])
     for at in sorted(map(int, chosen)):
         yield _make_neighbor(query, corpus, corpus.codes[at], float(lexical[at]), float(structural[at]), compared[at])
@@ -370,7 +319,7 @@ def _make_neighbor(
     compared: GraphSimilarity | None,
 ) -> NovelNeighbor:
     """Return a code as a neighbor of a file, with the stages at which it makes the file known."""
-    share, agreement, operations, equal_numbers = compared or (None, None, 0, None)
+    share, agreement, equal_numbers = compared or (None, None, None)
     may_be_near = not (corpus.keeps_different and agreement == "different")
     stages = {
         "exact": code.id == query.id,
@@ -380,7 +329,7 @@ def _make_neighbor(
     }
     known = tuple(stage for stage, applies in stages.items() if applies)
     of_code = (corpus.name, code.name, code.id, code.removed_for)
-    return NovelNeighbor(*of_code, lexical, structural, share, agreement, operations, known, equal_numbers)
+    return NovelNeighbor(*of_code, lexical, structural, share, agreement, known, equal_numbers)
 
 
 def _summarize(query: Query, near: Sequence[NovelNeighbor]) -> Novelty:
@@ -433,7 +382,7 @@ def novel(
             structure alone.
         folders: snapshots and extractions.
         task: the task whose inputs the networks take.
-        prm: hyperparameters, in JSON or not; None: `PRM`, then those of the nearest records.
+        prm: hyperparameters, in JSON or not; None: `PRM`.
         jobs: parallel processes; None for one per core.
         unsafe: run the networks without the sandbox.
         runtime: packages that the networks can import in addition to the declared runtime.
@@ -455,7 +404,7 @@ def novel(
     notes: list[str] = []
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         try:
-            results = index.compare(queries, tracer if index.has_graphs else None, neighbors=parameters is None)
+            results = index.compare(queries, tracer if index.has_graphs else None)
         except NoSandboxError as error:
             notes.append(f"no file was run: {error}")
             results = index.compare(queries, None, untraced="no sandbox is available here")
@@ -517,14 +466,17 @@ def _verdict(name: str, novelty: Novelty) -> list[str]:
 
 
 class NoveltyChecker:
-    """The codes of one folder, loaded at the first question, and the sandbox, started at the first one with graphs."""
+    """The codes of one folder, loaded at the first question, and the sandbox, started at the first one with graphs.
+
+    All is done in one thread: a sandbox's server and its cache belong to the one that opened them.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = threading.Lock()
-        self._index: NoveltyIndex | None = None
-        self._has_graphs = False
-        self._tracers: dict[tuple[tuple[str, ...], bool], tuple[ThreadPoolExecutor, NetworkTracer]] = {}
+        self._indexes: dict[bool, NoveltyIndex] = {}  # with graphs, or without
+        self._tracers: dict[tuple[tuple[str, ...], bool], NetworkTracer] = {}
+        self._thread = ThreadPoolExecutor(1, initializer=hide_in_thread)
+        weakref.finalize(self, _stop, self._thread, self._tracers)
 
     def __reduce__(self) -> tuple[type["NoveltyChecker"], tuple[Path]]:
         """Copies and other processes load the folder by themselves."""
@@ -542,37 +494,29 @@ class NoveltyChecker:
         jobs: int | None,
     ) -> Novelty:
         """Compare a network with the folder; the arguments are those of `Snapshot.novelty`."""
-        index = self._load(graph=graph, jobs=jobs)
-        query = index.read("network.py", code)
-        query.task, query.prm = task, prm or {}
-        untraced = None if graph else "graph=False"
-        if graph and index.has_graphs:
-            thread, tracer = self._start(runtime, unsafe=unsafe)
-            try:
-                return thread.submit(index.compare, [query], tracer, neighbors=prm is None).result()[0]
-            except NoSandboxError:
-                untraced = "no sandbox is available here"
-        return index.compare([query], None, untraced=untraced)[0]
 
-    def _load(self, *, graph: bool, jobs: int | None) -> NoveltyIndex:
-        with self._lock:
-            if self._index is None or (graph and not self._has_graphs):
-                with hide_progress():
-                    self._index, self._has_graphs = NoveltyIndex([self._folder], jobs=jobs, graphs=graph), graph
-            return self._index
+        def compare() -> Novelty:
+            if graph not in self._indexes:
+                self._indexes[graph] = self._indexes.get(True) or NoveltyIndex([self._folder], jobs=jobs, graphs=graph)
+            index = self._indexes[graph]
+            query = index.read("network.py", code)
+            query.task, query.prm = task, prm or {}
+            untraced = None if graph else "graph=False"
+            if graph and index.has_graphs:
+                key = runtime, unsafe
+                if key not in self._tracers:
+                    self._tracers[key] = NetworkTracer(jobs=1, runtime=runtime, unsafe=unsafe)
+                try:
+                    return index.compare([query], self._tracers[key])[0]
+                except NoSandboxError:
+                    untraced = "no sandbox is available here"
+            return index.compare([query], None, untraced=untraced)[0]
 
-    def _start(self, runtime: tuple[str, ...], *, unsafe: bool) -> tuple[ThreadPoolExecutor, NetworkTracer]:
-        """Return a thread with its tracer: a sandbox's server and its cache belong to the thread that opened them."""
-        with self._lock:
-            if (runtime, unsafe) not in self._tracers:
-                thread = ThreadPoolExecutor(1, initializer=hide_in_thread)
-                tracer = thread.submit(NetworkTracer, jobs=1, runtime=runtime, unsafe=unsafe).result()
-                self._tracers[runtime, unsafe] = thread, tracer
-                weakref.finalize(self, _stop, thread, tracer)
-            return self._tracers[runtime, unsafe]
+        return self._thread.submit(compare).result()
 
 
-def _stop(thread: ThreadPoolExecutor, tracer: NetworkTracer) -> None:
+def _stop(thread: ThreadPoolExecutor, tracers: Mapping[Any, NetworkTracer]) -> None:
     with suppress(RuntimeError):  # the interpreter is ending, and takes nothing more
-        thread.submit(tracer.__exit__, None, None, None)
+        for tracer in tracers.values():
+            thread.submit(tracer.__exit__, None, None, None)
     thread.shutdown(wait=False)

@@ -35,7 +35,7 @@ from manifests.folders.tables import iterate_rows, read_table, reading
 from manifests.records import Agreement, Block, Decision, LemurRecord, NetworkRow
 
 #: Part of the name of cached graphs; to be increased whenever what is computed from them changes.
-_VERSION = 3
+_VERSION = 4
 _IDENTITIES = ("graph", "graph_widths", "behavior")
 
 
@@ -45,7 +45,6 @@ class Computation:
 
     traced: GraphTrace
     labels: Multiset
-    operations: int
 
     @property
     def names(self) -> Iterator[str]:
@@ -58,13 +57,7 @@ class GraphSimilarity(NamedTuple):
 
     share: float
     agreement: Agreement
-    operations: int
     equal_numbers: bool | None
-
-    @property
-    def closeness(self) -> tuple[bool, bool, float, int]:
-        """The sort key, the closest last."""
-        return self.agreement == "same", self.agreement == "widths", self.share, self.operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,28 +198,23 @@ class ReferenceCorpus:
         computation = self._graphs[at]
         self._graphs[at] = replace(computation, traced=computation.traced.with_numbers(numbers))
 
-    def compare(self, computations: Sequence[Computation]) -> list[GraphSimilarity | None]:
-        """Compare a network, as it runs with several hyperparameters, with the graph of each code; None without one."""
-        best: list[GraphSimilarity | None] = [None] * len(self.codes)
-        for own in computations if self._graphs else ():
-            alike = {at for name in own.names for at in self._alike.get(name, ())}
-            shares = self._labels.similarities(*own.labels).tolist()
-            for (at, other), share in zip(self._graphs.items(), shares, strict=True):
-                agreement: Agreement | None = "different"
-                equal = None
-                if at in alike:
-                    agreement = own.traced.agrees(other.traced)
-                    equal = compare_behaviors(own.traced.behavior, other.traced.behavior)
-                found = GraphSimilarity(share, agreement or "different", own.operations, equal)
-                before = best[at]
-                if before is None or found.closeness > before.closeness:
-                    best[at] = found
-        return best
+    def compare(self, own: Computation | None) -> list[GraphSimilarity | None]:
+        """Compare a network with the graph of each code; None where one has none."""
+        found: list[GraphSimilarity | None] = [None] * len(self.codes)
+        if own is None or not self._graphs:
+            return found
+        alike = {at for name in own.names for at in self._alike.get(name, ())}
+        shares = self._labels.similarities(*own.labels).tolist()
+        for (at, other), share in zip(self._graphs.items(), shares, strict=True):
+            equal = compare_behaviors(own.traced.behavior, other.traced.behavior) if at in alike else None
+            agreement = own.traced.agrees(other.traced) if at in alike else None
+            found[at] = GraphSimilarity(share, agreement or "different", equal)
+        return found
 
 
 def build_computation(identities: Mapping[str, Any], form: Graph) -> Computation:
     """Return the computation of a graph by its identities."""
-    return Computation(GraphTrace(identities), build_multiset(subtrees(form)), len(form.nodes))
+    return Computation(GraphTrace(identities), build_multiset(subtrees(form)))
 
 
 def _load_graphs(folder: Path) -> dict[str, Computation]:
@@ -238,15 +226,11 @@ def _load_graphs(folder: Path) -> dict[str, Computation]:
             if row["eval"] is not None:
                 forms = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode]}
                 identities = {name: row[name] for name in _IDENTITIES} | {"weights": digest_weights(forms)}
-                labels = dict(subtrees(forms["eval"]))
-                lines.append(json.dumps([row["id"], identities, labels, len(forms["eval"].nodes)]))
+                lines.append(json.dumps([row["id"], identities, dict(subtrees(forms["eval"]))]))
         write_text(path, "\n".join(lines))
     with read_cached(path):
         entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return {
-            id_: Computation(GraphTrace(identities), build_multiset(labels), operations)
-            for id_, identities, labels, operations in entries
-        }
+        return {id_: Computation(GraphTrace(identities), build_multiset(labels)) for id_, identities, labels in entries}
 
 
 def read_reference_manifest(folder: Path) -> Manifest:

@@ -6,13 +6,11 @@ are written to a file as they are read, so that a million of them need no memory
 """
 
 import hashlib
-import os
 import re
 import tempfile
-import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -21,14 +19,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curate.model.options import CurateOptions
-from curate.model.pretrained import Evidence, find_pretrained
+from curate.model.pretrained import find_pretrained
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file, remove_dead
-from lemur_core.files.cache import cache_folder, drop_damaged, read_cached, remove_path
+from lemur_core.files.cache import cache_folder, drop_damaged, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
 from lemur_core.similarity.join import in_order
@@ -86,8 +83,7 @@ class Features(Views):
     """The features of one valid code: those that are compared, and those that are reported."""
 
     family: str
-    pretrained: tuple[Evidence, ...]
-    lines: int
+    pretrained: bool  # whether it loads trained weights
     module: bool  # whether it may define an nn.Module
 
 
@@ -107,8 +103,7 @@ def code_features(code: str) -> Features | str:
     return Features(
         **{item.name: getattr(views, item.name) for item in fields(views)},
         family=get_family(outline.names),
-        pretrained=find_pretrained(code),
-        lines=code.count("\n") + (not code.endswith("\n")),
+        pretrained=bool(find_pretrained(code)),
         module=_defines_module(code, outline),
     )
 
@@ -130,6 +125,10 @@ def _defines_module(code: str, outline: Outline) -> bool:
     return any(may_be) or _NET.search(code) is not None
 
 
+#: The digests that define classes of equal codes.
+_CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
+
+
 class FeatureTable:
     """Columns over codes 0..n-1. Equal digests have equal numbers; -1 marks a code without features.
 
@@ -140,31 +139,29 @@ class FeatureTable:
     def __init__(self, count: int) -> None:
         self.problems: dict[int, str] = {}
         self.tree, self.literal, self.shingle_set, self.fingerprint = np.full((len(_CLASSES), count), -1, np.int64)
-        self.lines: IntArray = np.zeros(count, np.int64)
         self.module: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
         self.family: list[str] = [""] * count
-        self.pretrained: dict[int, tuple[Evidence, ...]] = {}
+        self.pretrained: set[int] = set()
         self.elements: list[npt.NDArray[np.uint64]] = []
         self.signatures: npt.NDArray[np.uint32] = np.empty((0, PERMUTATIONS), np.uint32)
         self.set_sizes: IntArray = np.empty(0, np.int64)
         self._classes: dict[str, dict[bytes, int]] = {name: {} for name in _CLASSES}
         self._signatures = bytearray()
-        self._places: list[tuple[int, int, int]] = []  # of shingle sets: open file, byte, hashes
+        self._sets: list[pa.Buffer] = []  # of files that are mapped into memory
 
     def __len__(self) -> int:
         return len(self.tree)
 
     def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
         """Return the sorted distinct shingle hashes of one set, read from disk."""
-        handle, at, size = self._places[shingle_set]
-        return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
+        return np.frombuffer(self._sets[shingle_set], np.uint64)
 
     def compare(self, one: int, other: int) -> float:
         """Return the lexical Jaccard similarity of two codes."""
         return jaccard(*(self.shingles(int(self.shingle_set[code_index])) for code_index in (one, other)))
 
-    def put(self, code_index: int, features: Json, handle: int) -> None:
-        """Add the features of one code, a row of a shard whose shingles are in an open file."""
+    def put(self, code_index: int, features: Json, shingles: pa.LargeBinaryScalar) -> None:
+        """Add the features of one code, a row of a shard."""
         if features["problem"] is not None:
             self.problems[code_index] = features["problem"]
             return
@@ -174,64 +171,54 @@ class FeatureTable:
             getattr(self, name)[code_index] = number
             if number == known and name == "shingle_set":
                 self._signatures += features["signature"]
-                self._places.append((handle, features["shingles_at"], features["shingles_count"]))
+                self._sets.append(shingles.as_buffer())
             elif number == known and name == "fingerprint":
                 self.elements.append(np.frombuffer(features["elements"], np.uint64))
-        self.family[code_index], self.lines[code_index] = features["family"], features["lines"]
-        self.module[code_index] = features["module"]
+        self.family[code_index], self.module[code_index] = features["family"], features["module"]
         if features["pretrained"]:
-            self.pretrained[code_index] = tuple(Evidence(**item) for item in features["pretrained"])
+            self.pretrained.add(code_index)
 
     def finish(self) -> "FeatureTable":
         """Return the table itself, once all codes are added."""
         self.signatures = np.frombuffer(self._signatures, np.uint32).reshape(-1, PERMUTATIONS)
-        self.set_sizes = np.array([size for *_, size in self._places], np.int64)
+        self.set_sizes = np.array([buffer.size // 8 for buffer in self._sets], np.int64)
         return self
 
 
-# Features are kept in shards, each a pair of immutable files: `NAME.parquet`, a row per code, and `NAME.shingles`, the
-# shingle sets as raw 64-bit numbers (read piecewise by offset, so that a million sets need no memory). Shards are named
-# by their content and renamed into place, so that parallel runs cannot disturb each other.
-
-#: The digests that define classes of equal codes.
-_CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
-
+_ARRAYS = ("shingles", "signature", "elements")
 _SCHEMA = pa.schema(
     [
         ("id", pa.binary(32)),
         ("problem", pa.string()),
-        ("tree", pa.binary(16)),
-        ("literal", pa.binary(16)),
-        ("shingle_set", pa.binary(16)),
-        ("shingles_at", pa.int64()),
-        ("shingles_count", pa.int32()),
-        ("signature", pa.binary()),
-        ("fingerprint", pa.binary(16)),
-        ("elements", pa.binary()),
+        *((name, pa.binary(16)) for name in _CLASSES),
+        *((name, pa.large_binary()) for name in _ARRAYS),
         ("family", pa.string()),
-        ("pretrained", pa.list_(pa.struct([("line", pa.int32()), ("text", pa.string())]))),
-        ("lines", pa.int32()),
+        ("pretrained", pa.bool_()),
         ("module", pa.bool_()),
     ]
 )
-
-_CHECKSUM = b"shingles"  # in the metadata of the table
+_CHECKSUM = b"shingles"  # in the metadata of the file
 
 #: Codes a shard: what a crash may cost, against the number of files.
 SHARD_CODES = 20_000
 
 
 class FeatureStore:
-    """The features of all codes seen so far. Args: folder: the user's cache by default."""
+    """The features of all codes seen so far. Args: folder: the user's cache by default.
+
+    They are in shards, each an immutable Arrow file with a row for each code. The file is mapped into memory, so that a
+    million shingle sets need none. Shards are named by their codes and renamed into place, so that parallel runs cannot
+    disturb each other.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or cache_folder("features", f"v{FEATURES_VERSION}-{SCHEME}-{PYTHON}")
         self._pending: list[tuple[bytes, Features | str]] = []
-        self._shards: list[Path] = []
-        self._known: dict[bytes, tuple[int, int]] = {}
+        self._shards: list[tuple[Path, pa.RecordBatch]] = []
+        self._known: dict[bytes, tuple[int, int]] = {}  # shard, row
         if folder is None:
             remove_dead(self._folder)
-        for path in sorted(self._folder.glob("*.parquet")):
+        for path in sorted(self._folder.glob("*.arrow")):
             self._open(path)
 
     def __contains__(self, digest: bytes) -> bool:
@@ -244,33 +231,21 @@ class FeatureStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write the features added since the last shard: a table by id, and the shingles, which equal sets share."""
+        """Write the features added since the last shard."""
         if not self._pending:
             return
-        # Named by the codes: runs that compute the same shard write the same file.
-        name = hashlib.sha256(b"".join(digest for digest, _ in self._pending)).hexdigest()[:24]
-        path = self._folder / f"{name}.parquet"
         rows: list[Json] = []
-        offset_of: dict[bytes, int] = {}  # by the name of the set
-        checksum = 0
-        with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
-            for digest, features in self._pending:
-                if isinstance(features, str):
-                    rows.append({"id": digest, "problem": features})
-                    continue
-                if features.shingle_set not in offset_of:
-                    offset_of[features.shingle_set] = blob.tell()
-                    blob.write(features.shingles.tobytes())
-                    checksum = zlib.crc32(features.shingles.tobytes(), checksum)
-                plain = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines", "module")}
-                arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
-                place = {"shingles_at": offset_of[features.shingle_set], "shingles_count": len(features.shingles)}
-                evidence = [asdict(item) for item in features.pretrained]
-                rows.append({"id": digest, **plain, **arrays, **place, "pretrained": evidence})
-        schema = _SCHEMA.with_metadata({_CHECKSUM: str(checksum)})
-        table = pa.Table.from_pylist(sorted(rows, key=lambda row: row["id"]), schema=schema)
-        with atomic_file(path) as part:  # written after its shingles: the shard exists once this file does
-            pq.write_table(table, part, compression="zstd", compression_level=1)
+        for digest, features in self._pending:
+            if isinstance(features, str):
+                rows.append({"id": digest, "problem": features})
+            else:
+                plain = {name: getattr(features, name) for name in (*_CLASSES, "family", "pretrained", "module")}
+                rows.append({"id": digest} | plain | {name: getattr(features, name).tobytes() for name in _ARRAYS})
+        batch = pa.RecordBatch.from_pylist(rows, _SCHEMA)
+        batch = batch.replace_schema_metadata({_CHECKSUM: str(_sum_shingles(batch))})
+        path = self._folder / f"{hashlib.sha256(b''.join(row['id'] for row in rows)).hexdigest()[:24]}.arrow"
+        with atomic_file(path) as part, pa.ipc.new_file(str(part), batch.schema) as file:
+            file.write_batch(batch)
         self._pending = []
         self._open(path)
 
@@ -282,39 +257,33 @@ class FeatureStore:
             shard, row = self._known[digest]
             wanted.setdefault(shard, []).append((row, code_index))
         for shard, places in sorted(wanted.items()):
-            blob = self._shards[shard].with_suffix(".shingles")
-            with read_cached(self._shards[shard]):
-                rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
-                stated = (rows.schema.metadata or {}).get(_CHECKSUM)  # earlier versions state none
-                if stated is not None and int(stated) != zlib.crc32(blob.read_bytes()):
+            path, batch = self._shards[shard]
+            with read_cached(path):
+                if int(batch.schema.metadata[_CHECKSUM]) != _sum_shingles(batch):
                     raise ValueError("other shingles")
-            handle = os.open(blob, os.O_RDONLY)
-            weakref.finalize(table, os.close, handle)  # shingles are read from the file as long as the table lives
-            features = (row for batch in rows.to_batches(max_chunksize=1_000) for row in batch.to_pylist())
-            for (_, code_index), row in zip(places, features, strict=True):
-                table.put(code_index, row, handle)
+            names = (name for name in _SCHEMA.names if name not in ("id", "shingles"))
+            plain, shingles = batch.select(list(names)), batch["shingles"]
+            for start in range(0, len(places), 1_000):
+                part = places[start : start + 1_000]
+                features = plain.take(pa.array([row for row, _ in part])).to_pylist()
+                for (row, code_index), one in zip(part, features, strict=True):
+                    table.put(code_index, one, shingles[row])
         return table.finish()
 
     def _open(self, path: Path) -> None:
         try:
-            # Not `read_table`, which takes three times as long, and there may be hundreds of shards.
-            index = pq.ParquetFile(path).read(["id", "shingles_at", "shingles_count"])
-            ids = index["id"]
-            at, count = (index[name].fill_null(0).to_numpy() for name in ("shingles_at", "shingles_count"))
-            # A crash between the two files, or a full disk, leaves shingles shorter than the index says.
-            complete = path.with_suffix(".shingles").stat().st_size == int(
-                (at + 8 * count.astype(np.int64)).max(initial=0)
-            )
-        except (OSError, pa.ArrowInvalid, KeyError):
-            complete = False
-        if not complete:
+            with pa.memory_map(str(path)) as file:
+                batch = pa.ipc.open_file(file).get_batch(0)
+        except (OSError, pa.ArrowInvalid):  # a full disk or a crash left it shorter
             drop_damaged(path)
-            remove_path(path.with_suffix(".shingles"))
             return
-        shard = len(self._shards)
-        self._shards.append(path)
-        for row, digest in enumerate(ids.to_pylist()):
-            self._known.setdefault(digest, (shard, row))
+        self._shards.append((path, batch))
+        for row, digest in enumerate(batch["id"].to_pylist()):
+            self._known.setdefault(digest, (len(self._shards) - 1, row))
+
+
+def _sum_shingles(batch: pa.RecordBatch) -> int:
+    return zlib.crc32(batch["shingles"].buffers()[2] or b"")
 
 
 #: The problem of a row whose code is Python, and no network.

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity.minhash import ESTIMATE_MARGIN, PERMUTATIONS, band_keys, banding_for, jaccard, signature
 from lemur_core.similarity.outline import CONTRACT_FUNCTIONS, ClassOutline, Outline, outline_code
 
 #: Tokens per shingle, as published.
@@ -261,40 +260,6 @@ def _shingles(code: str, outline: Outline, item: ClassOutline) -> npt.NDArray[np
         for before, token in pairwise(["", *tokens])
     ]
     return shingle_hashes(masked, frozenset())
-
-
-class ClassIndex:
-    """Nearest-neighbor index of classes by their shingles: MinHash-LSH proposes, the exact Jaccard decides.
-
-    See `lemur_core.similarity.index` for the chance of missing a pair.
-    """
-
-    def __init__(self, classes: Sequence[npt.NDArray[np.uint64]], threshold: float) -> None:
-        """Index these classes, which are numbered in order and not empty."""
-        self.threshold, self._classes, self._banding = threshold, classes, banding_for(threshold)
-        self._signatures = np.array([signature(shingles) for shingles in classes], np.uint32).reshape(-1, PERMUTATIONS)
-        keys = band_keys(self._signatures, self._banding).ravel()
-        self._order = np.argsort(keys, kind="stable")
-        self._keys = keys[self._order]
-
-    def nearest(self, shingles: npt.NDArray[np.uint64]) -> tuple[int, float] | None:
-        """Return the number and similarity of the most similar class, if it reaches the threshold.
-
-        Of several equally similar classes, the first is returned.
-        """
-        own = signature(shingles)
-        keys = band_keys(own[None, :], self._banding)[0]
-        low, high = (np.searchsorted(self._keys, keys, side) for side in ("left", "right"))
-        matches = [self._order[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True)]
-        numbers = np.unique(np.concatenate([_NONE, *matches]) // self._banding.bands)
-        estimates = np.count_nonzero(self._signatures[numbers] == own, axis=1) / PERMUTATIONS
-        likely = numbers[estimates >= self.threshold - ESTIMATE_MARGIN].tolist()
-        similarities = [(jaccard(shingles, self._classes[number]), -number) for number in likely]
-        similarity, number = max(similarities, default=(0.0, 0))
-        return (-number, similarity) if similarity >= self.threshold else None
-
-
-_NONE = np.empty(0, np.int64)
 
 
 #: Tokens per shingle.

@@ -12,12 +12,10 @@ import pytest
 from curate.compute.graphs import (
     GraphTrace,
     GraphTracer,
-    describe_trace_failure,
     find_candidates,
     find_faults,
     get_computations,
 )
-from curate.compute.runs import NetFailure
 from curate.folder.explain import explain
 from curate.kinds import verify
 from curate.model.options import CurateOptions, Graphs
@@ -196,22 +194,6 @@ def test_verify_compares_the_runtime_of_the_graphs(folders: dict[Graphs, Path], 
     (graphs,) = [check for check in verify(folder) if check.name == "graphs"]
     assert not graphs.ok
     assert "the manifest names 1.0" in graphs.detail
-
-
-@pytest.mark.parametrize(
-    ("error", "stored"),
-    [
-        ("ModuleNotFoundError: No module named 'a.b' (line 1: import a.b)", ""),
-        ("ImportError: please install a", "; No module named 'a.b'"),
-        ("ImportError: No module named 'c'", "; No module named 'a.b'"),
-    ],
-)
-def test_the_stored_error_names_the_missing_package(error: str, stored: str) -> None:
-    failure = NetFailure("missing_dependency", error, "a.b")
-    text = describe_trace_failure(failure)
-    assert text == f"{failure.fault}{stored}"
-    assert GraphTrace({"error": text}).missing == "a"
-    assert GraphTrace({"error": text.replace("missing_dependency", "forward_failed")}).missing == ""
 
 
 # The numeric opinion: equal numbers are one computation whatever the graphs say, and different ones are two.
