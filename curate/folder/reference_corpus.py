@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from curate.compute.graphs import GraphTrace, compare_behaviors
 from curate.compute.outcome import DUPLICATE_STAGES
-from curate.model.corpus import FeatureStore, fill_store
+from curate.model.corpus import Features, FeatureStore, fill_store
 from curate.model.options import CurateOptions
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
@@ -28,7 +28,6 @@ from lemur_core.graphs.graph import FORM, TORCH, Graph, get_public
 from lemur_core.graphs.identity import subtrees
 from lemur_core.graphs.networks.order import digest_weights
 from lemur_core.similarity.overlap import Multiset, OverlapIndex, build_multiset
-from lemur_core.similarity.views import Views
 from manifests.folders.kinds import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import iterate_rows, read_table, reading
@@ -115,7 +114,7 @@ class ReferenceCorpus:
             self._place_graphs(_load_graphs(of) if self.has_graphs else {})
 
     def gather(
-        self, codes: Iterable[ReferenceCode], features: Sequence[Views], computations: Mapping[str, Computation]
+        self, codes: Iterable[ReferenceCode], features: Sequence[Features], computations: Mapping[str, Computation]
     ) -> "ReferenceCorpus":
         """Return other codes by the rules of this corpus. Args: computations: of those that have a graph, by id."""
         other = copy(self)
@@ -171,7 +170,7 @@ class ReferenceCorpus:
             "structural": OverlapIndex((elements, None) for elements in table.elements),
         }
 
-    def similar(self, measure: str, features: Views) -> npt.NDArray[np.float64]:
+    def similar(self, measure: str, features: Features) -> npt.NDArray[np.float64]:
         """Return the Jaccard similarity of all codes to another one, (codes,); measure: `lexical` or `structural`."""
         own = features.shingles if measure == "lexical" else features.elements
         # Number -1 (no features) picks the last.

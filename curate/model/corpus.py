@@ -8,13 +8,14 @@ are written to a file as they are read, so that a million of them need no memory
 import hashlib
 import re
 import tempfile
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +25,15 @@ from curate.model.options import CurateOptions
 from curate.model.pretrained import find_pretrained
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
-from lemur_core.files.atomic import atomic_file, remove_dead
+from lemur_core.files.atomic import atomic_file, remove_dead, sha256_file
 from lemur_core.files.cache import cache_folder, drop_damaged, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
+from lemur_core.files.workers import map_chunks
 from lemur_core.similarity.join import in_order
-from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray, jaccard
+from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray, jaccard, signature
 from lemur_core.similarity.outline import PYTHON, Outline, outline_code
-from lemur_core.similarity.views import Views, compute_views, map_codes
+from lemur_core.similarity.tokens import literal_digest, region_tokens, shingle_hashes
 from manifests.folders.kinds import SNAPSHOT
 from manifests.folders.manifest import Parent, describe_parent
 from manifests.records import LemurRecord
@@ -79,9 +81,16 @@ FEATURES_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Features(Views):
-    """The features of one valid code: those that are compared, and those that are reported."""
+class Features:
+    """The features of one valid code: those that are compared, and those that are reported. Digests have 16 bytes."""
 
+    tree: bytes  # equal for codes that differ only in comments, docstrings and layout
+    literal: bytes  # equal for model regions with the same tokens, names and numbers included
+    shingle_set: bytes  # equal for equal shingle sets
+    shingles: npt.NDArray[np.uint64]  # sorted distinct hashes, never empty
+    signature: npt.NDArray[np.uint32]  # MinHash, shape (256,)
+    fingerprint: bytes
+    elements: npt.NDArray[np.uint64]  # of the fingerprint, sorted distinct hashes, may be empty
     family: str
     pretrained: bool  # whether it loads trained weights
     module: bool  # whether it may define an nn.Module
@@ -97,15 +106,52 @@ def code_features(code: str) -> Features | str:
     outline = outline_code(code)
     if isinstance(outline, str):
         return outline
-    views = compute_views(code, outline)
-    if isinstance(views, str):
-        return views
+    tokens, declared = region_tokens(code, outline)
+    shingles = shingle_hashes(tokens, declared)
+    if not len(shingles):
+        return "no code: only comments or docstrings"
+    structure, elements = fingerprint(outline)
     return Features(
-        **{item.name: getattr(views, item.name) for item in fields(views)},
+        tree=outline.tree_digest,
+        literal=literal_digest(tokens),
+        shingle_set=hashlib.blake2b(shingles.tobytes(), digest_size=16).digest(),
+        shingles=shingles,
+        signature=signature(shingles),
+        fingerprint=structure,
+        elements=elements,
         family=get_family(outline.names),
         pretrained=bool(find_pretrained(code)),
         module=_defines_module(code, outline),
     )
+
+
+# The structure is which layers a network calls, how often, in which order, and with which sizes. The definition is the
+# one published with nn-dup (order, bag of call names, bucketed hyperparameters), fixed where it misreads valid code:
+# the training functions of the LEMUR contract are left out, and a size counts in the same way by keyword and by
+# position. docs/similarity.md lists the differences.
+# Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
+
+#: The number of calls that count for the order of layers, as published.
+SEQUENCE_CALLS = 256
+
+
+def fingerprint(outline: Outline) -> tuple[bytes, npt.NDArray[np.uint64]]:
+    """Return the structure of a module: the digest of order, bag and sizes, and its elements as sorted 64-bit hashes.
+
+    A network that calls nothing has no elements, and matches nothing.
+    """
+    bag = Counter(outline.layers)
+    sizes = sorted(outline.sizes)
+    elements = {_hash(f"{name}*{count}") for name, count in bag.items()}
+    elements |= {_hash(f"{name}={bucket}") for name, bucket in set(sizes)}
+    parts = [" ".join(outline.layers[:SEQUENCE_CALLS]), repr(sorted(bag.items())), repr(sizes)]
+    digest = hashlib.blake2b("\n".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return digest, np.array(sorted(elements), np.uint64)
+
+
+@lru_cache(maxsize=100_000)
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 #: Bases of classes that are surely no modules.
@@ -160,7 +206,7 @@ class FeatureTable:
         """Return the lexical Jaccard similarity of two codes."""
         return jaccard(*(self.shingles(int(self.shingle_set[code_index])) for code_index in (one, other)))
 
-    def put(self, code_index: int, features: Json, shingles: pa.LargeBinaryScalar) -> None:
+    def put(self, code_index: int, features: Json, shard: pa.RecordBatch) -> None:
         """Add the features of one code, a row of a shard."""
         if features["problem"] is not None:
             self.problems[code_index] = features["problem"]
@@ -170,8 +216,8 @@ class FeatureTable:
             number = numbers.setdefault(features[name], known)
             getattr(self, name)[code_index] = number
             if number == known and name == "shingle_set":
-                self._signatures += features["signature"]
-                self._sets.append(shingles.as_buffer())
+                self._signatures += shard["signature"][features["set_row"]].as_py()
+                self._sets.append(shard["shingles"][features["set_row"]].as_buffer())
             elif number == known and name == "fingerprint":
                 self.elements.append(np.frombuffer(features["elements"], np.uint64))
         self.family[code_index], self.module[code_index] = features["family"], features["module"]
@@ -185,19 +231,18 @@ class FeatureTable:
         return self
 
 
-_ARRAYS = ("shingles", "signature", "elements")
 _SCHEMA = pa.schema(
     [
         ("id", pa.binary(32)),
         ("problem", pa.string()),
         *((name, pa.binary(16)) for name in _CLASSES),
-        *((name, pa.large_binary()) for name in _ARRAYS),
+        ("set_row", pa.int32()),  # that holds its shingles and signature, the first with this set
+        *((name, pa.large_binary()) for name in ("shingles", "signature", "elements")),
         ("family", pa.string()),
         ("pretrained", pa.bool_()),
         ("module", pa.bool_()),
     ]
 )
-_CHECKSUM = b"shingles"  # in the metadata of the file
 
 #: Codes a shard: what a crash may cost, against the number of files.
 SHARD_CODES = 20_000
@@ -206,9 +251,9 @@ SHARD_CODES = 20_000
 class FeatureStore:
     """The features of all codes seen so far. Args: folder: the user's cache by default.
 
-    They are in shards, each an immutable Arrow file with a row for each code. The file is mapped into memory, so that a
-    million shingle sets need none. Shards are named by their codes and renamed into place, so that parallel runs cannot
-    disturb each other.
+    They are in shards: immutable Arrow files with a row for each code, mapped into memory, so that a million shingle
+    sets need none. Shards are named by their content and renamed into place, so that parallel runs cannot disturb each
+    other.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -235,17 +280,25 @@ class FeatureStore:
         if not self._pending:
             return
         rows: list[Json] = []
+        row_of: dict[bytes, int] = {}  # by the digest of a set
         for digest, features in self._pending:
+            row: Json = {"id": digest}
             if isinstance(features, str):
-                rows.append({"id": digest, "problem": features})
+                row["problem"] = features
             else:
-                plain = {name: getattr(features, name) for name in (*_CLASSES, "family", "pretrained", "module")}
-                rows.append({"id": digest} | plain | {name: getattr(features, name).tobytes() for name in _ARRAYS})
-        batch = pa.RecordBatch.from_pylist(rows, _SCHEMA)
-        batch = batch.replace_schema_metadata({_CHECKSUM: str(_sum_shingles(batch))})
-        path = self._folder / f"{hashlib.sha256(b''.join(row['id'] for row in rows)).hexdigest()[:24]}.arrow"
-        with atomic_file(path) as part, pa.ipc.new_file(str(part), batch.schema) as file:
-            file.write_batch(batch)
+                row |= {name: getattr(features, name) for name in (*_CLASSES, "family", "pretrained", "module")}
+                row |= {"elements": features.elements.tobytes()}
+                row["set_row"] = row_of.setdefault(features.shingle_set, len(rows))
+                if row["set_row"] == len(rows):
+                    row |= {name: getattr(features, name).tobytes() for name in ("shingles", "signature")}
+            rows.append(row)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, _SCHEMA) as file:
+            file.write_batch(pa.RecordBatch.from_pylist(rows, _SCHEMA))
+        content = sink.getvalue()
+        path = self._folder / f"{hashlib.sha256(content).hexdigest()[:24]}.arrow"
+        with atomic_file(path) as part:
+            part.write_bytes(content)
         self._pending = []
         self._open(path)
 
@@ -259,15 +312,14 @@ class FeatureStore:
         for shard, places in sorted(wanted.items()):
             path, batch = self._shards[shard]
             with read_cached(path):
-                if int(batch.schema.metadata[_CHECKSUM]) != _sum_shingles(batch):
-                    raise ValueError("other shingles")
-            names = (name for name in _SCHEMA.names if name not in ("id", "shingles"))
-            plain, shingles = batch.select(list(names)), batch["shingles"]
+                if not sha256_file(path).startswith(path.stem):
+                    raise ValueError("other content")
+            plain = batch.select([name for name in _SCHEMA.names if name not in ("id", "shingles", "signature")])
             for start in range(0, len(places), 1_000):
                 part = places[start : start + 1_000]
                 features = plain.take(pa.array([row for row, _ in part])).to_pylist()
-                for (row, code_index), one in zip(part, features, strict=True):
-                    table.put(code_index, one, shingles[row])
+                for (_, code_index), one in zip(part, features, strict=True):
+                    table.put(code_index, one, batch)
         return table.finish()
 
     def _open(self, path: Path) -> None:
@@ -280,10 +332,6 @@ class FeatureStore:
         self._shards.append((path, batch))
         for row, digest in enumerate(batch["id"].to_pylist()):
             self._known.setdefault(digest, (len(self._shards) - 1, row))
-
-
-def _sum_shingles(batch: pa.RecordBatch) -> int:
-    return zlib.crc32(batch["shingles"].buffers()[2] or b"")
 
 
 #: The problem of a row whose code is Python, and no network.
@@ -379,6 +427,34 @@ def read_corpus(
         problems.setdefault(row, NO_MODULE)
     ids = [digest.hex() for digest in index_of]
     return LoadedRecords(pa.concat_tables(tables), code_of_row, problems, ids, codes, features)
+
+
+_CHUNK_CODES = 48  # in one message to a worker
+
+T = TypeVar("T")
+
+
+def map_codes(
+    work: Callable[[str], T], codes: Iterable[tuple[bytes, str]], jobs: int | None
+) -> Iterator[list[tuple[bytes, T | str]]]:
+    """Yield `work` of every (digest, code) pair, in order, in chunks; reads ahead only a little.
+
+    Args:
+        work: run in other processes, so it must be picklable.
+        jobs: the number of processes; None for one per available core.
+    Returns: (digest, result) pairs; if a worker dies on a code, the result is a text that reports it.
+    """
+    rest = iter(codes)
+    chunks = iter(lambda: list(islice(rest, _CHUNK_CODES)), [])
+    return map_chunks(partial(_with_digest, work), chunks, _report_crash, jobs)
+
+
+def _with_digest(work: Callable[[str], T], item: tuple[bytes, str]) -> tuple[bytes, T | str]:
+    return item[0], work(item[1])
+
+
+def _report_crash(item: tuple[bytes, str]) -> tuple[bytes, str]:
+    return item[0], "Python's parser crashed on it"
 
 
 def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], jobs: int | None) -> None:

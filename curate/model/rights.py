@@ -90,16 +90,6 @@ class Rights:
             "origin_license": origin and origin.license,
         }
 
-    @property
-    def licenses_to_publish(self) -> list[str]:
-        """The licenses of all code that is published; if none is, that of the source."""
-        others = {
-            self.get_license(code_index)
-            for code_index in {*self.own, *(self.origins or {})}
-            if not self.is_blocked(code_index)
-        }
-        return sorted({self.license, *others}) if is_permissive(self.license) else [self.license]
-
     def count(self, kept: Iterable[int], removed: Iterable[int]) -> Json:
         """Count codes by license, unless all have that of the source, and by origin, for the manifest."""
         tables = {"kept": list(kept), "removed": list(removed)}

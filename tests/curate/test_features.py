@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.model.corpus import Features, FeatureStore, code_features
+from curate.model import corpus
+from curate.model.corpus import Features, FeatureStore, code_features, map_codes
 from lemur_core.files.errors import DamagedError
-from lemur_core.similarity import views
 from lemur_core.similarity.outline import MAX_CODE_BYTES, PYTHON  # noqa: F401 (the page names them)
-from lemur_core.similarity.views import map_codes
 from tests.builders.suites import read_table, table
 
 CODE = "import torch\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n        return self.conv(x)\n"
@@ -113,7 +112,7 @@ def deadly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
 
 def test_a_code_that_kills_its_worker_is_told(deadly: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "_CHUNK_CODES", 2)
+    monkeypatch.setattr(corpus, "_CHUNK_CODES", 2)
     codes = [(bytes([i]), f"x{i} = {i}\n") for i in range(9)]
     codes[3] = (bytes([3]), "KILL = 1\n")
     codes[8] = (bytes([8]), "y = 'KILL'\n")

@@ -71,9 +71,7 @@ def small_corpus() -> list[Row]:
 
 def curate_rows(folder: Path, rows: Sequence[Row], name: str = "out", jobs: int = 1, **options: Any) -> Path:
     chosen = CurateOptions(**options)
-    warm_features(
-        (item["nn_code"] for item in rows if item["nn_code"]), chosen.tokens
-    )  # so that no worker has to start
+    warm_features(item["nn_code"] for item in rows if item["nn_code"])  # so that no worker has to start
     (folder / "rows.jsonl").write_text("".join(json.dumps(item) + "\n" for item in rows))
     curate(open_source(str(folder / "rows.jsonl")), folder / name, chosen, jobs=jobs)
     return folder / name

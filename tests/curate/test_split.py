@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.model.corpus import SEQUENCE_CALLS, fingerprint
 from curate.model.splits import RARE, assign_splits
 from lemur_core.similarity.outline import outline_tree
-from lemur_core.similarity.views import SEQUENCE_CALLS, fingerprint
 from tests.builders.suites import table
 
 
