@@ -25,7 +25,7 @@ from curate.folder.verify import check_snapshot
 from curate.model.corpus import STAYS, CodeFile, FeatureStore, LoadedRecords, Previous, PublishedRecord, fill_store
 from curate.model.options import CurateOptions
 from curate.model.rights import Origin, Rights
-from curate.run.pipeline import describe_assumptions_of, write_contents
+from curate.run.pipeline import describe_assumptions, write_contents
 from curate.run.strict import curate_strict
 from curate.sources.rows import ROW_SCHEMA, MeasuredFacts
 from lemur_core.files import Json
@@ -65,7 +65,7 @@ def derive(folder: Folder, made: Path) -> Json:
         tracer = None if options.graphs == "off" else StoredTracer(path, code_of)
         outcome = curate_strict(corpus, options, tracer, _read_previous(folder))
         if tracer is not None:
-            outcome.notes += describe_assumptions_of(corpus, outcome)
+            outcome.notes += describe_assumptions(corpus, outcome)
         elif notes := details.get("notes"):
             outcome.notes += notes[len(outcome.notes) :][-1:]  # why nothing could be run
         outcome.rights = _read_rights(path, manifest, code_of)

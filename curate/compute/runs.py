@@ -10,12 +10,11 @@ Source: `ab/nn/util/Train.py`, `ab/nn/loader` and `ab/nn/transform` of https://g
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lemur_core.files import Json
-from lemur_core.files.markdown import plural
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Limits, Status
 from lemur_core.sandbox.cached import TRANSIENT, CachedSandbox, describe_failure, workers_within_memory
@@ -249,17 +248,3 @@ def complete(record: Mapping[str, str | None], code: str) -> tuple[str | None, s
         return task, dataset, prm
     task = task or DEFAULT_TASK
     return task, dataset or TASK_DATASETS.get(task), PRM | prm
-
-
-def describe_assumptions(traced: Iterable[tuple[Mapping[str, str | None], str | None]]) -> list[str]:
-    """Return a sentence on what was assumed about traced networks; none if nothing was.
-
-    Args: traced: the record of each network, and why it has no graph, or None.
-    """
-    usual = sum(error is None and None in (row["task"], row["dataset"], row["prm"]) for row, error in traced)
-    values = ", ".join(f"{name} {value}" for name, value in PRM.items())
-    note = (
-        f"{plural(usual, 'kept network')} without a stated task, data set or hyperparameters, traced with the usual"
-        f" ones: {DEFAULT_TASK} on {TASK_DATASETS[DEFAULT_TASK]}, {values}"
-    )
-    return [note] if usual else []

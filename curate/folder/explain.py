@@ -183,7 +183,7 @@ def _list_duplicates(decisions: pa.Table, kept: Decision) -> Json:
     removed = pc.is_in(decisions["stage"], pa.array(DUPLICATE_STAGES))
     rows = _select(decisions, pc.and_(pc.equal(decisions["canonical"], kept.id), removed))
     rows.sort(key=lambda row: (-(row.similarity or 0), DUPLICATE_STAGES.index(row.stage or ""), row.nn, row.id))
-    by_stage = Counter(row.stage for row in rows)
+    by_stage = Counter[str | None](row.stage for row in rows)
     return {
         "networks": len(rows),
         "by_stage": {stage: by_stage[stage] for stage in DUPLICATE_STAGES},

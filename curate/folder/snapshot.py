@@ -65,17 +65,6 @@ def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[
     return {MEASUREMENTS: pq.read_metadata(path).num_rows}
 
 
-def list_removed_rows(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
-    """Return one row for each distinct usable code that is not kept, in input order."""
-    seen = set(outcome.kept)
-    rows = []
-    for row, code in enumerate(corpus.code_of_row.tolist()):
-        if code >= 0 and code not in seen and row not in corpus.problems:
-            seen.add(code)
-            rows.append(row)
-    return rows
-
-
 def _code_columns(corpus: LoadedRecords, outcome: CurationOutcome, code: int, best: int | None) -> Json:
     """Return the columns that records and networks have in common. Args: best: the row of its highest accuracy."""
     trace = (outcome.graphs or {}).get(code)

@@ -364,42 +364,33 @@ def check_chat(snapshot: Folder) -> Check:
     kept: dict[str, tuple[str, str]] = {}  # record -> its split, and the file that its conversations show
     for path in SNAPSHOT.files(snapshot.path, "records"):
         for row in iterate_rows(path, ("id", "nn_code")):
-            digest = _digest(strip_residue(row["nn_code"]).removesuffix("\n"))
-            kept[row["id"]] = path.name.partition("-")[0], digest
+            kept[row["id"]] = path.name.partition("-")[0], strip_residue(row["nn_code"]).removesuffix("\n")
     wrong: list[str] = []
     said = Counter[tuple[str, str]]()
     for split, row in chat_rows(snapshot.path):
         said[row["record"], row["task"]] += 1
-        faults = _conversation_faults(row, split, *kept.get(row["record"], ("", "")))
-        wrong += [f"{row['nn']} {row['task']}: {fault}" for fault in faults]
+        if fault := _find_fault(row, split, *kept.get(row["record"], ("", ""))):
+            wrong.append(f"{row['nn']} {row['task']}: {fault}")
     number = said.total()
     said.update((row["record"], row["task"]) for row in iterate_rows(snapshot.path / DROPS, ("record", "task")))
     expected = {(id_, kind) for id_ in kept for kind in CHAT_KINDS}
     for id_, kind in sorted(expected | said.keys()):
-        if said[id_, kind] != ((id_, kind) in expected):
-            wrong.append(
-                f"{id_[:12]} {kind}: {plural(said[id_, kind], 'conversation or reason', 'conversations and reasons')}"
-            )
+        if (times := said[id_, kind]) != ((id_, kind) in expected):
+            wrong.append(f"{id_[:12]} {kind}: {plural(times, 'conversation or reason', 'conversations and reasons')}")
     about = f"{plural(number, 'conversation')} about {plural(len(kept), 'record')}"
     return check_faults("chat", wrong, f"{about}, each kind made or explained")
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _conversation_faults(row: Row, split: str, wanted: str, digest: str) -> Iterator[str]:
-    """Yield the faults of one conversation: its form, its split, and whether its code is that of its record."""
+def _find_fault(row: Row, split: str, wanted: str, code: str) -> str:
+    """Return the fault of a conversation: its split, its form, or code that is not that of its record; or nothing."""
     if split != wanted:
-        yield f"in {split}, which is not the split of its record"
+        return f"in {split}, which is not the split of its record"
     if tuple(message["role"] for message in row["messages"]) != CHAT_ROLES:
-        yield f"its roles are not {', '.join(CHAT_ROLES)}"
-        return
-    _, user, assistant = contents(row)
-    questions, answers = read_fenced_code(user), read_fenced_code(assistant)
+        return f"its roles are not {', '.join(CHAT_ROLES)}"
+    questions, answers = (read_fenced_code(text) for text in contents(row)[1:])
     if len(answers) != 1:
-        yield f"{len(answers)} code blocks in the answer"
-    elif questions == answers:
-        yield "the code of its answer is that of its question"
-    elif _digest(answers[0].removesuffix("\n")) != digest:  # a final newline may be added
-        yield "the file in it is not that of its record"
+        return f"{len(answers)} code blocks in the answer"
+    if questions == answers:
+        return "the code of its answer is that of its question"
+    # a final newline may be added
+    return "" if answers[0].removesuffix("\n") == code else "the file in it is not that of its record"

@@ -4,9 +4,8 @@ import ast
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 from lemur_core.files.foreign import decode_python
@@ -143,11 +142,13 @@ def outline_tree(tree: ast.Module) -> Outline:
 
 def _write_fields(node: ast.AST, kind: type[ast.AST], outline: Outline) -> list[Any]:
     """Write the title and the plain fields of a node, and return its children, in order."""
-    title, values = _FIELDS.get(kind) or _describe_kind(kind)
     children: list[Any] = []
     write = outline.text.append
-    write(title)
-    for value in values(node):
+    write(kind.__name__)
+    for name in kind._fields:
+        if name in _SILENT_FIELDS:
+            continue
+        value = getattr(node, name)
         if isinstance(value, list):
             if value and isinstance(value[0], ast.stmt):
                 _gather_docstrings(value, outline)
@@ -182,24 +183,6 @@ def last_name(node: ast.AST) -> str | None:
 
 #: Python may refuse to format an int with more decimal digits.
 _MANY_DIGITS = 10**4000
-
-
-def _describe_kind(kind: type[ast.AST]) -> tuple[str, Callable[[ast.AST], tuple[Any, ...]]]:
-    """Return the name of a node type, and a function that reads its relevant fields."""
-    fields = [name for name in kind._fields if name not in _SILENT_FIELDS]
-    get = attrgetter(*fields) if fields else None
-    several = len(fields) > 1
-
-    def values(node: ast.AST) -> tuple[Any, ...]:
-        if get is None:
-            return ()
-        return get(node) if several else (get(node),)
-
-    entry = _FIELDS[kind] = kind.__name__, get if get is not None and several else values
-    return entry
-
-
-_FIELDS: dict[type[ast.AST], tuple[str, Callable[[ast.AST], tuple[Any, ...]]]] = {}
 
 
 def _outline_class(node: ast.ClassDef) -> ClassOutline:
