@@ -103,5 +103,5 @@ def novel(
         files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=runtime
     )
     print(package.interface.novelty_text(novelty, as_json=as_json))
-    if novelty.is_known:
+    if novelty["known"]:
         raise typer.Exit(3)

@@ -348,21 +348,7 @@ def _find_best(near: Sequence[NovelNeighbor], measure: str) -> Nearest | None:
     return Nearest(best.id, best.name, similarity) if best is not None and similarity else None
 
 
-# `lemur novel`: files compared with folders, as lines to print and as facts.
-
-
-@dataclass(frozen=True, slots=True)
-class NovelFiles:
-    """The result: `lines` to print as they are, `facts` for JSON, and of each file the nearest codes, nearest first."""
-
-    lines: list[str]
-    facts: Json
-    nearest: Sequence[Sequence[NovelNeighbor]]
-
-    @property
-    def is_known(self) -> bool:
-        """True if any of the files is known."""
-        return bool(self.facts["known"])
+# `lemur novel`: files compared with folders, as facts and as lines to print.
 
 
 def novel(
@@ -374,7 +360,7 @@ def novel(
     jobs: int | None = None,
     unsafe: bool = False,
     runtime: Sequence[str] = (),
-) -> NovelFiles:
+) -> Json:
     """Check whether these networks are new compared with these folders.
 
     Args:
@@ -386,7 +372,7 @@ def novel(
         jobs: parallel processes; None for one per core.
         unsafe: run the networks without the sandbox.
         runtime: packages that the networks can import in addition to the declared runtime.
-    Returns: the lines to print, the facts for JSON, and the nearest codes of each network, in the order of `codes`.
+    Returns: `files`, the facts of each network in the order of `codes`; how many are `novel` and `known`; and `notes`.
     Raises:
         UserError: A file is not valid Python, or a folder cannot be compared with.
         UsageError: An option is wrong.
@@ -408,8 +394,22 @@ def novel(
         except NoSandboxError as error:
             notes.append(f"no file was run: {error}")
             results = index.compare(queries, None, untraced="no sandbox is available here")
+    entries: list[Json] = [
+        {
+            "file": name,
+            "id": novelty.id,
+            "verdict": novelty.verdict,
+            "reason": novelty.reason,
+            "graph": novelty.trace.graph,
+            "graph_widths": novelty.trace.widths,
+            "error": novelty.error,
+            "nearest": [asdict(neighbor) for neighbor in novelty.nearest],
+        }
+        for name, novelty in zip(codes, results, strict=True)
+    ]
+    counts = Counter(entry["verdict"] for entry in entries)
     notes += index.list_notes()
-    return _print_results(list(codes), results, notes)
+    return {"novel": counts["novel"], "known": counts["known"], "files": entries, "notes": notes}
 
 
 def _parse_prm(text: str | Mapping[str, object]) -> Json:
@@ -421,45 +421,25 @@ def _parse_prm(text: str | Mapping[str, object]) -> Json:
     return parameters
 
 
-def _print_results(names: Sequence[str], results: Sequence[Novelty], notes: Sequence[str]) -> NovelFiles:
-    entries: list[Json] = []
-    lines: list[str] = []
-    for name, novelty in zip(names, results, strict=True):
-        entries.append(
-            {
-                "file": name,
-                "id": novelty.id,
-                "verdict": novelty.verdict,
-                "graph": novelty.trace.graph,
-                "graph_widths": novelty.trace.widths,
-                "error": novelty.error,
-                "nearest": [asdict(neighbor) for neighbor in novelty.nearest],
-            }
-        )
-        lines += _verdict(name, novelty)
-    lines += [f"note: {note}" for note in notes]
-    counts = Counter(entry["verdict"] for entry in entries)
-    facts = {"novel": counts["novel"], "known": counts["known"], "files": entries, "notes": list(notes)}
-    return NovelFiles([make_visible(line) for line in lines], facts, [novelty.nearest for novelty in results])
-
-
-def _verdict(name: str, novelty: Novelty) -> list[str]:
-    near = novelty.nearest
-    alone = "" if novelty.error is None else f"; judged by text and structure alone: {novelty.error}"
-    lines = [f"{novelty.verdict}  {name}: {novelty.reason}{alone}"]
-    if near:
-        lines.append(f"  {'text':>5}  {'structure':>9}  {'graph':>5}  ")
-    for neighbor in near[:NEAREST]:
-        share = "-" if neighbor.graph is None else ratio(neighbor.graph)
-        same = {"same": "the same", "widths": "same up to widths"}.get(neighbor.agreement or "", "")
-        removed = f", removed for {neighbor.stands_for_it}" if neighbor.stands_for_it else ""
-        lines.append(
-            f"  {ratio(neighbor.lexical):>5}  {ratio(neighbor.structural):>9}  {share:>5}  {same:<18}{neighbor.name}"
-            f" ({neighbor.folder}{removed})"
-        )
-    if len(near) > NEAREST:
-        lines.append(f"  and {plural(len(near) - NEAREST, 'more', 'more')}")
-    return lines
+def describe_novelty(facts: Json) -> list[str]:
+    """Return what `novel` found, in lines to print."""
+    lines = []
+    for file in facts["files"]:
+        alone = "" if file["error"] is None else f"; judged by text and structure alone: {file['error']}"
+        lines.append(f"{file['verdict']}  {file['file']}: {file['reason']}{alone}")
+        if file["nearest"]:
+            lines.append(f"  {'text':>5}  {'structure':>9}  {'graph':>5}  ")
+        for near in file["nearest"][:NEAREST]:
+            share = "-" if near["graph"] is None else ratio(near["graph"])
+            same = {"same": "the same", "widths": "same up to widths"}.get(near["agreement"] or "", "")
+            removed = f", removed for {near['stands_for_it']}" if near["stands_for_it"] else ""
+            lines.append(
+                f"  {ratio(near['lexical']):>5}  {ratio(near['structural']):>9}  {share:>5}  {same:<18}{near['name']}"
+                f" ({near['folder']}{removed})"
+            )
+        if (more := len(file["nearest"]) - NEAREST) > 0:
+            lines.append(f"  and {plural(more, 'more', 'more')}")
+    return [make_visible(line) for line in (*lines, *(f"note: {note}" for note in facts["notes"]))]
 
 
 # One folder in memory, asked from any thread whether a network is new: what `Snapshot.novelty` calls.

@@ -51,15 +51,13 @@ def overview(folder: Path, manifest: Manifest) -> frame.Page:
         f"{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}): {splits}. The source has"
         f" {plural(rows, 'row')}, evaluations of {plural(counts['networks'], 'network')} (a name with a code)."
     )
-    networks = read_table(
-        SNAPSHOT.files(folder, "networks"), NetworkRow, ("prefix", "family", "stage", "split", "graph")
-    )
+    networks = read_table(SNAPSHOT.files(folder, "networks"), NetworkRow, ("prefix", "stage", "split", "graph"))
     decisions = read_table(
         SNAPSHOT.files(folder, "decisions"), Decision, ("row", "id", "nn", "stage", "reason", "agreement")
     )
     views = [
         _funnel(counts, decisions, describe_purpose(parameters["graph"])),
-        *(_groups(networks, column) for column in ("prefix", "family")),
+        _prefixes(networks),
         _splits(read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ("split", "cluster"))),
         *_reasons(counts, details),
         _invalid(decisions),
@@ -101,28 +99,24 @@ def _agreements(decisions: pa.Table) -> str:
     return text if known else ""
 
 
-def _groups(networks: pa.Table, column: str) -> frame.View:
-    """Return the codes of each prefix or family: those that came in, were removed at each stage, and are kept.
-
-    Of a prefix, which is what one generator wrote, also how many computations its traced codes are.
+def _prefixes(networks: pa.Table) -> frame.View:
+    """Return the codes of each prefix, which is what one generator wrote: those that came in, were removed at each
+    stage, and are kept, and how many computations the traced ones are.
     """
-    by_name = column == "prefix"
-    rows = networks.select([column, "stage", "split", "graph"]).to_pylist()
+    rows = networks.select(["prefix", "stage", "split", "graph"]).to_pylist()
     members: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        members.setdefault(row[column], []).append(row)
+        members.setdefault(row["prefix"], []).append(row)
     every = Counter(row["stage"] for row in rows)
     removed = [stage for stage in ("filter", *REMOVED) if every[stage]]
 
     def cells(name: str, own: Sequence[Mapping[str, Any]]) -> list[frame.Cell]:
         stages, splits = Counter(row["stage"] for row in own), Counter(row["split"] for row in own if not row["stage"])
         kept, dropped = stages[None], sum(stages[stage] for stage in REMOVED)
-        line: list[frame.Cell] = [name, len(own)]
-        if by_name:
-            graphs = [row["graph"] for row in own if row["graph"]]
-            line.append(f"{count(len(set(graphs)))} of {count(len(graphs))}" if graphs else None)
-        line += [*(stages[stage] for stage in removed), kept, percent(dropped, kept + dropped)]
-        return [*line, *(splits[split] for split in SPLITS)]
+        graphs = [row["graph"] for row in own if row["graph"]]
+        traced = f"{count(len(set(graphs)))} of {count(len(graphs))}" if graphs else None
+        of_stages, share = [stages[stage] for stage in removed], percent(dropped, kept + dropped)
+        return [name, len(own), traced, *of_stages, kept, share, *(splits[split] for split in SPLITS)]
 
     taken = {name: sum(row["stage"] != "filter" for row in own) for name, own in members.items()}
     ranked = sorted(members, key=lambda name: (-taken[name], name))
@@ -131,9 +125,8 @@ def _groups(networks: pa.Table, column: str) -> frame.View:
     lines = [cells(name or "(none)", members[name]) for name in listed]
     if rest := [name for name in ranked if name not in listed]:
         lines.append(cells(plural(len(rest), "other"), [row for name in rest for row in members[name]]))
-    further = ["computations of the traced"] if by_name else []
-    head = [column, "codes in", *further, *removed, "kept", "% dropped", *SPLITS]
-    return frame.table(f"By {column}", head, lines)
+    head = ["prefix", "codes in", "computations of the traced", *removed, "kept", "% dropped", *SPLITS]
+    return frame.table("By prefix", head, lines)
 
 
 def _splits(records: pa.Table) -> frame.View:

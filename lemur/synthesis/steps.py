@@ -194,7 +194,7 @@ class Prover:
         if networks and self._folders:
             codes = {str(number): network.code or "" for number, network in enumerate(networks)}
             report = novel(codes, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
-            for network, facts in zip(networks, report.facts["files"], strict=True):
+            for network, facts in zip(networks, report["files"], strict=True):
                 near = facts["nearest"][0] if facts["nearest"] else None
                 network.facts["nearest"] = near and {
                     name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")

@@ -266,7 +266,6 @@ def _shingles(code: str, outline: Outline, item: ClassOutline) -> npt.NDArray[np
 SHINGLE = 5
 
 _BLOCK = 256
-_DENSE = 4_000_000  # elements of a matrix
 _WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -301,29 +300,19 @@ def near_pairs(sets: Sequence[Numbers], threshold: float) -> Iterator[tuple[Numb
     Args: sets: as from `shingles`. threshold: the least Jaccard similarity, above 0.
     Returns: two arrays of equal length per block; each pair occurs in both orders.
     """
+    import scipy.sparse as sp  # it takes long to import
+
     if len(sets) < 2:
         return
     sizes = np.array([len(item) for item in sets], np.float64)
     ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     columns = np.unique(np.concatenate(list(sets)), return_inverse=True)[1]
-    matrix = _make_incidence(columns, ends)
+    shape = (len(sets), int(columns.max(initial=0)) + 1)
+    matrix = sp.csr_array((np.ones(len(columns), np.float32), columns, ends), shape=shape)
     for start in range(0, len(sets), _BLOCK):
         stop = min(start + _BLOCK, len(sets))
-        product = matrix[start:stop] @ matrix.T
-        shared = product if isinstance(product, np.ndarray) else product.toarray()
+        shared = (matrix[start:stop] @ matrix.T).toarray()
         shared[np.arange(stop - start), np.arange(start, stop)] = 0  # with itself
         union = sizes[start:stop, None] + sizes[None, :] - shared
         first, second = np.nonzero(shared >= threshold * union)
         yield first + start, second
-
-
-def _make_incidence(columns: Numbers, ends: Numbers) -> Any:
-    """Return the matrix of sets by elements, with ones; dense if small, since SciPy takes longer to import."""
-    data, shape = np.ones(len(columns), np.float32), (len(ends) - 1, int(columns.max(initial=0)) + 1)
-    if shape[0] * shape[1] <= _DENSE:
-        matrix = np.zeros(shape, np.float32)
-        matrix[np.repeat(np.arange(shape[0]), np.diff(ends)), columns] = 1
-        return matrix
-    import scipy.sparse as sp
-
-    return sp.csr_array((data, columns, ends), shape=shape)

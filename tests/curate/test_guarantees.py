@@ -397,7 +397,7 @@ def test_order_does_not_matter(
     assert one.outcome.details == two.outcome.details
     for code in one.kept:
         assert one.kept_row(code) == two.kept_row(code)
-        for name in ("splits", "clusters", "families", "scores", "weights"):
+        for name in ("splits", "clusters", "scores", "weights"):
             mine, theirs = getattr(one.outcome, name), getattr(two.outcome, name)
             assert mine[one.number(code)] == theirs[two.number(code)], name
 
