@@ -13,7 +13,7 @@
     moves the scores of images that it has not seen toward their labels |
 | conforms | the requested block, called as its spec states, has the spec's shapes, parameters and half of its motifs;
     without motifs, most of its operations; without parameters, its outputs |
-| novel | by curation's thresholds and by the graph it equals nothing in snapshots, the library or this run |
+| novel | by curation's thresholds it equals nothing in snapshots, the library or this run, nor a network by graph |
 
 Code is executed only in the sandbox. Code that exceeds a limit there is not retried with wider limits.
 """
