@@ -289,7 +289,7 @@ def _list_links(manifest: Manifest, facts: Json, code: str | None) -> Iterator[F
     }
     yield FolderLink("record", name or "(none)", about)
     content: Json = {}
-    if code is not None:
+    if code:  # it is empty where it was withheld from publishing
         content = {"lines": lines_text(1, max(1, len(code.splitlines()))), "swhid": content_swhid(code.encode())}
     tables = [item for item in manifest.inputs if item.name.endswith(_EXTRACTED)]
     others = [item for item in manifest.inputs if item not in tables]
