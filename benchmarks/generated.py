@@ -149,9 +149,9 @@ def trace_codes(codes: Mapping[int, str]) -> dict[int, NetGraph]:
 
 
 def _read_features(networks: Sequence[NetworkRow]) -> FeatureTable:
-    store, ids = FeatureStore("abstract"), [bytes.fromhex(network.id) for network in networks]
+    store, ids = FeatureStore(), [bytes.fromhex(network.id) for network in networks]
     missing = ((id_, network.nn_code) for id_, network in zip(ids, networks, strict=True) if id_ not in store)
-    fill_store(store, missing, "abstract", 1)
+    fill_store(store, missing, 1)
     return store.table(ids)
 
 

@@ -69,7 +69,7 @@ class Networks:
 def read_networks(source: str) -> Networks:
     """Return all codes of a source of `lemur curate` that have features, by id."""
     with tempfile.TemporaryDirectory() as folder, CodeFile(Path(folder) / "codes") as file:
-        corpus = read_corpus(open_sources([source]), file, "abstract", 1)
+        corpus = read_corpus(open_sources([source]), file, 1)
         records = build_records(corpus, CurateOptions())
         usable = sorted(records.representatives, key=corpus.ids.__getitem__)
         position = {code: at for at, code in enumerate(usable)}

@@ -29,7 +29,7 @@ def main(source: str) -> None:
     with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch, CodeFile(Path(scratch) / "codes") as codes:
         rows, out = Path(scratch) / "rows.parquet", Path(scratch) / "peer"
         opened = open_source(source)
-        corpus = read_corpus(opened, codes, "abstract", None)
+        corpus = read_corpus(opened, codes, None)
         pq.write_table(pa.Table.from_batches(list(opened.batches())).drop_columns(["problem"]), rows)
         run_peer(rows, out)
         peer = read_peer(out)

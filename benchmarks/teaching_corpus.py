@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from curate.model.corpus import FeatureStore, FeatureTable, fill_store
 from curate.model.options import LEAK_THRESHOLD
 from lemur_core.files.errors import UserError
-from lemur_core.similarity import Detail
 from lemur_core.similarity.join import pairs_between
 from manifests.folders.kinds import SNAPSHOT
 
@@ -27,8 +26,6 @@ ARMS = {
     "plain": "our snapshot without graphs",
     "graphs": "our snapshot with graphs",
 }
-
-_DETAIL: Detail = "abstract"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ def _known_widths(folder: Path) -> dict[str, str]:
 def _features(texts: Iterable[Text]) -> tuple[FeatureTable, dict[str, int]]:
     """The features of these texts, and the place of each id there."""
     codes = {text.id: text.code for text in texts}
-    store = FeatureStore(_DETAIL)
+    store = FeatureStore()
     new = ((bytes.fromhex(id_), code) for id_, code in codes.items() if bytes.fromhex(id_) not in store)
-    fill_store(store, new, _DETAIL, 1)
+    fill_store(store, new, 1)
     return store.table([bytes.fromhex(id_) for id_ in codes]), {id_: at for at, id_ in enumerate(codes)}

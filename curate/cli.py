@@ -8,29 +8,23 @@ import typer
 import curate as package
 from curate.model.options import CurateOptions
 from manifests.options import RUNTIME, takes_options
-from manifests.options.shared import JobsOption
+from manifests.options.shared import ForceOption, JobsOption, JsonOption, UnsafeOption
 
 app = typer.Typer()
 _PANEL = "Curate: LEMUR records in, a snapshot out"
 
-_SOURCE = (
+_SOURCES = (
     r"lemur\[@VERSION], lemur-db\[@VERSION], a .parquet/.json/.jsonl/.csv/.db/.zst file, a folder of .py"
-    " files, or hf://datasets/OWNER/NAME."
+    " files, or hf://datasets/OWNER/NAME. Also a folder of blocks (records block-ID). Several are read in their order."
 )
-_SOURCES = f"{_SOURCE} Also a folder of blocks (records block-ID). Several are read in their order."
-
-SourcesArg = Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES)]
-OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
 
 @app.command(rich_help_panel=_PANEL)
 @takes_options
 def curate(
     *,
-    source: SourcesArg,
-    out: OutOption,
+    source: Annotated[list[str], typer.Argument(metavar="SOURCE", help=_SOURCES)],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")],
     options: CurateOptions,
     origins: Annotated[
         list[Path] | None,
@@ -85,13 +79,11 @@ def novel(
     task: Annotated[str, typer.Option(help="Whose inputs the networks are traced with.")] = "img-classification",
     prm: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help="Hyperparameters; default: usual ones, then those of the nearest records."),
+        typer.Option(metavar="JSON", help="Hyperparameters; default: usual ones."),
     ] = None,
     runtime: Annotated[tuple[str, ...], RUNTIME] = (),
     jobs: JobsOption = None,
-    unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run networks without a sandbox. Only for code you trust.")
-    ] = False,
+    unsafe_no_sandbox: UnsafeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Is a network new? Its nearest records and blocks. Exit 0: all files are novel; 3: one is known; 1: failed.
@@ -103,5 +95,5 @@ def novel(
         files, against, task=task, prm=prm, jobs=jobs, unsafe=unsafe_no_sandbox, runtime=runtime
     )
     print(package.interface.novelty_text(novelty, as_json=as_json))
-    if novelty.is_known:
+    if novelty["known"]:
         raise typer.Exit(3)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from curate.compute.outcome import STAGES
 from curate.compute.runs import TASK_DATASETS
 from curate.folder.explain import explain
-from curate.folder.novelty import NovelFiles, Novelty, NoveltyChecker
+from curate.folder.novelty import Novelty, NoveltyChecker, describe_novelty
 from curate.folder.novelty import novel as novel  # as it is: the command reads its result
 from curate.kinds import verify
 from curate.model.corpus import read_previous
@@ -260,7 +260,7 @@ class Snapshot:
             code: the text of a Python file, a network by LEMUR's contract or a module.
             graph: compare what it computes, too; without, nothing is run.
             task: the task whose inputs the network is traced with.
-            prm: hyperparameters; usual ones by default, then those of the nearest records.
+            prm: hyperparameters; usual ones by default.
             runtime: packages that the network can import in addition to the declared runtime.
             jobs: worker processes that load the snapshot; all cores by default.
             unsafe_no_sandbox: run the network without the sandbox; only for code that you trust.
@@ -292,9 +292,9 @@ class Snapshot:
 # What the commands print.
 
 
-def novelty_text(novelty: NovelFiles, *, as_json: bool) -> str:
+def novelty_text(facts: Json, *, as_json: bool) -> str:
     """Return the output of `lemur novel`."""
-    return json.dumps(novelty.facts, indent=2) if as_json else "\n".join(novelty.lines)
+    return json.dumps(facts, indent=2) if as_json else "\n".join(describe_novelty(facts))
 
 
 def summary_text(out: Path, manifest: Manifest, *, as_json: bool) -> str:

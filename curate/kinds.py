@@ -10,16 +10,14 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.compute.graphs import GraphTrace, GraphTracer, read_graph_row
+from curate.compute.graphs import GraphTrace, read_graph_row
 from curate.compute.outcome import CurationOutcome
 from curate.folder.explain import explain
 from curate.folder.page import FACED
@@ -27,12 +25,11 @@ from curate.folder.verify import check_snapshot
 from curate.model.corpus import STAYS, CodeFile, FeatureStore, LoadedRecords, Previous, PublishedRecord, fill_store
 from curate.model.options import CurateOptions
 from curate.model.rights import Origin, Rights
-from curate.run.pipeline import describe_assumptions_of, write_contents
+from curate.run.pipeline import describe_assumptions, write_contents
 from curate.run.strict import curate_strict
 from curate.sources.rows import ROW_SCHEMA, MeasuredFacts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.graph import FORM, TORCH, get_public
 from manifests.conversations import (
     DROPS,
     Chat,
@@ -42,11 +39,11 @@ from manifests.conversations import (
     count_tokens,
     find_conversation,
 )
-from manifests.folders.kinds import SNAPSHOT, Check, Folder, FolderLink, FoundItem, check_faults, verify_folder
-from manifests.folders.manifest import Manifest, read_manifest
+from manifests.folders.kinds import SNAPSHOT, Check, Folder, FolderLink, FoundItem, verify_folder
+from manifests.folders.manifest import Manifest
 from manifests.folders.tables import iterate_rows, read_table
 from manifests.provenance.licenses import NOASSERTION
-from manifests.records import CHAT_KINDS, ChatRow, Decision, GraphRow, LemurRecord, NetworkRow
+from manifests.records import CHAT_KINDS, ChatRow, Decision, LemurRecord
 
 _BATCH = 5_000
 _READ = ("task", "dataset", "metric", "epoch", "accuracy", "duration", "prm", "outcomes")
@@ -63,12 +60,12 @@ def derive(folder: Folder, made: Path) -> Json:
     tuples = {name: tuple(value) for name, value in stated.items() if isinstance(value, list)}
     options = CurateOptions(**{**stated, **tuples, "upweight": tuple(map(tuple, stated["upweight"]))})
     with tempfile.TemporaryDirectory(dir=made) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-        corpus = _read_corpus(folder, options, codes)
+        corpus = _read_corpus(folder, codes)
         code_of = {id_: code_index for code_index, id_ in enumerate(corpus.ids)}
         tracer = None if options.graphs == "off" else StoredTracer(path, code_of)
         outcome = curate_strict(corpus, options, tracer, _read_previous(folder))
         if tracer is not None:
-            outcome.notes += describe_assumptions_of(corpus, outcome, options)
+            outcome.notes += describe_assumptions(corpus, outcome)
         elif notes := details.get("notes"):
             outcome.notes += notes[len(outcome.notes) :][-1:]  # why nothing could be run
         outcome.rights = _read_rights(path, manifest, code_of)
@@ -84,10 +81,10 @@ def derive(folder: Folder, made: Path) -> Json:
     return {"counts": counts, "details": details}
 
 
-def _read_corpus(folder: Folder, options: CurateOptions, codes: CodeFile) -> LoadedRecords:
+def _read_corpus(folder: Folder, codes: CodeFile) -> LoadedRecords:
     """Return the rows and codes as they were loaded."""
     path = folder.path
-    store = FeatureStore(options.tokens)
+    store = FeatureStore()
     digests: dict[str, int] = {}
 
     def read_codes() -> Iterator[tuple[bytes, str]]:
@@ -102,7 +99,7 @@ def _read_corpus(folder: Folder, options: CurateOptions, codes: CodeFile) -> Loa
                 if digest.digest() not in store:
                     yield digest.digest(), row["nn_code"]
 
-    fill_store(store, read_codes(), options.tokens, folder.jobs)
+    fill_store(store, read_codes(), folder.jobs)
     features = store.table(list(map(bytes.fromhex, digests)))
     if features.problems:
         code_index, problem = next(iter(features.problems.items()))
@@ -232,70 +229,10 @@ def find_code(folder: Path, sha256: str) -> FoundItem | None:
     return explain(folder, sha256) if pc.index(ids, sha256).as_py() >= 0 else None
 
 
-_IDENTITIES = ("graph", "graph_widths", "behavior")
-_NAME = "networks computed again"
-
-
-def compute_again(folder: Path, count: int, jobs: int | None) -> list[Check]:
-    """Trace and measure some kept networks, and the networks that were removed as their duplicates.
-
-    These are always the networks with the smallest ids. A removed code is run with the hyperparameters of its
-    canonical, since the folder holds no others; if its graph differs with these, it is left out.
-
-    Raises: UserError if no sandbox is available.
-    """
-    manifest = read_manifest(folder)
-    removals: dict[str, list[str]] = {}
-    for row in SNAPSHOT.rows(folder, Decision, ("id", "stage", "canonical")):
-        if row.stage == "graph" and row.id and row.canonical:
-            removals.setdefault(row.canonical, []).append(row.id)
-    columns = ("id", "nn", "nn_code", "task", "dataset", "prm")
-    records = {row.id: row for row in SNAPSHOT.rows(folder, LemurRecord, columns, ids=set(removals)) if row.nn_code}
-    chosen = sorted(records)[:count]
-    wanted = {removed for id_ in chosen for removed in removals[id_]}
-    networks = SNAPSHOT.rows(folder, NetworkRow, ("id", "nn_code"), ids=wanted)
-    codes = {row.id: row.nn_code for row in networks if row.nn_code} | {id_: records[id_].nn_code for id_ in chosen}
-    graphs = SNAPSHOT.rows(folder, GraphRow, ("id", *_IDENTITIES, "torch", "form"), ids=set(codes))
-    stored = {row.id: row for row in graphs}
-    if any((get_public(row.torch), row.form) != (TORCH, FORM) for row in stored.values()):
-        return [Check(_NAME, ok=True, detail="not computed: the graphs were stored by another release")]
-    canonical_of = {id_: id_ for id_ in chosen}
-    canonical_of |= {removed: id_ for id_ in chosen for removed in removals[id_] if removed in codes}
-    ids = list(canonical_of)
-    rows = [records[canonical].model_dump(include={*columns[3:], "nn"}) for canonical in canonical_of.values()]
-    table = pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in ("nn", *columns[3:])]))
-    runtime: Any = manifest.parameters.get("runtime") or ()
-    namespace = manifest.parameters.get("namespace")
-    code_of = [codes[id_] for id_ in ids].__getitem__
-    with GraphTracer(table, code_of, jobs=jobs, runtime=runtime, namespace=namespace) as tracer:
-        traces = tracer.trace({number: number for number in range(len(ids))})
-    recomputed = {ids[number]: trace for number, trace in traces.items()}
-    wrong, pairs, left_out = [], 0, 0
-    for id_ in chosen:
-        new, old = recomputed[id_], stored[id_]
-        # Numbers were only measured if another code of the whole corpus had weights of the same sizes.
-        names = [name for name in _IDENTITIES if name != "behavior" or (old.behavior and new.behavior)]
-        wrong += [
-            f"{records[id_].nn}: {name} is not what it computes"
-            for name in names
-            if new.answer.get(name) != getattr(old, name)
-        ]
-        for other in removals[id_]:
-            if other not in recomputed or recomputed[other].graph != stored[other].graph:
-                left_out += 1
-            elif new.agrees(recomputed[other]) != "same":
-                wrong.append(f"{records[id_].nn}: {other[:12]}, removed for it, computes something else")
-            else:
-                pairs += 1
-    detail = f"{len(chosen):,} kept networks, and {pairs:,} that were removed for them, compute what is stored"
-    return [check_faults(_NAME, wrong, detail + (f"; {left_out:,} need other hyperparameters" if left_out else ""))]
-
-
 KIND = replace(FACED, derive=derive, laws=(check_snapshot,), find=find, find_code=find_code)
 KINDS = (KIND,)
 
 
-def verify(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> list[Check]:
-    """Run all checks of a snapshot. Args: recompute: how many networks are traced and measured again in the sandbox."""
-    further = partial(compute_again, folder, recompute, jobs) if recompute else None
-    return verify_folder(KIND, folder, jobs=jobs, further=further)
+def verify(folder: Path, *, jobs: int | None = None) -> list[Check]:
+    """Run all checks of a snapshot. Nothing in it is executed."""
+    return verify_folder(KIND, folder, jobs=jobs)

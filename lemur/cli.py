@@ -116,24 +116,15 @@ def _root(
     context.obj = _verify_folder  # `publish` refuses folders that fail it
 
 
-def _verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> "list[Check]":
+def _verify_folder(folder: Path, *, jobs: int | None = None) -> "list[Check]":
     from lemur.folders import verify_folder
 
-    return verify_folder(folder, jobs=jobs, recompute=recompute)
+    return verify_folder(folder, jobs=jobs)
 
 
 @app.command(rich_help_panel="Any folder")
 def verify(
     folder: _Folder,
-    recompute: Annotated[
-        int,
-        typer.Option(
-            "--recompute",
-            min=0,
-            metavar="N",
-            help="For a snapshot: run N kept networks, and what was removed for them, again in the sandbox.",
-        ),
-    ] = 0,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -142,7 +133,7 @@ def verify(
     Examples:
       lemur verify snapshot
     """
-    checks = _verify_folder(folder, jobs=jobs, recompute=recompute)
+    checks = _verify_folder(folder, jobs=jobs)
     if as_json:
         print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
     else:

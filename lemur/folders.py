@@ -71,20 +71,16 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0) -> list[Check]:
+def verify_folder(folder: Path, *, jobs: int | None = None) -> list[Check]:
     """Run all checks of a finished folder, in a fixed order.
 
-    Args:
-        jobs: worker processes; all cores by default.
-        recompute: for a snapshot, how many networks are traced and measured again in the sandbox.
+    Args: jobs: worker processes; all cores by default.
     Raises: UserError if it has no valid manifest.
     """
     # The folder of a demo has no manifest itself; only the finished folders in it have one.
     if (folder / DEMO).is_file() and not (folder / FILE_NAME).exists():
         return _verify_demo(folder, jobs)
     manifest = read_unchecked_manifest(folder)
-    if recompute and manifest.kind != curate.kinds.KIND.name:
-        raise UserError(f"{folder}: contains {article(manifest.kind)}, not a snapshot; omit --recompute")
     kind = KINDS.get(manifest.kind)
     if kind is None:
         names = [item.path for item in manifest.outputs]
@@ -97,8 +93,6 @@ def verify_folder(folder: Path, *, jobs: int | None = None, recompute: int = 0) 
             check_faults("kind", wrong, f"{manifest.kind}: only digests are checked"),
         ]
     with show_steps(f"verify {folder.name}"):
-        if recompute:
-            return curate.kinds.verify(folder, jobs=jobs, recompute=recompute)
         return verify_kind(kind, folder, jobs=jobs)
 
 

@@ -24,15 +24,14 @@ from manifests.publish.publishing import PublishReport
 from manifests.publish.publishing import publish as publish_folder
 
 
-def verify(folder: PathLike, *, jobs: int | None = None, recompute: int = 0) -> tuple[Check, ...]:
+def verify(folder: PathLike, *, jobs: int | None = None) -> tuple[Check, ...]:
     """Read a finished folder of any kind again, and check its digests, schemas, counts and guarantees.
 
-    Code of the folder runs in the sandbox alone: the printed calls of an extraction, and what `recompute` asks for.
+    Code of the folder runs in the sandbox alone: the printed calls of an extraction.
 
     Args:
         folder: a folder that any command wrote.
         jobs: worker processes; all cores by default.
-        recompute: for a snapshot, how many kept networks are run again in the sandbox, with what was removed for them.
 
     Returns:
         All checks in a fixed order, each with its name, `ok` and a detail.
@@ -49,7 +48,7 @@ def verify(folder: PathLike, *, jobs: int | None = None, recompute: int = 0) -> 
         ```
     """
     with hide_progress():
-        return tuple(verify_folder(Path(folder), jobs=jobs, recompute=recompute))
+        return tuple(verify_folder(Path(folder), jobs=jobs))
 
 
 def show(wanted: PathLike, *folders: PathLike) -> FoundItem:

@@ -14,14 +14,14 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal, Protocol, Self
 
 import pyarrow as pa
 from scipy.cluster.hierarchy import DisjointSet
 
-from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, complete, open_box, place_in, read_answer
+from curate.compute.runs import BATCH, InputCase, NetFailure, build_case, complete, open_box, read_answer
 from curate.model.corpus import LoadedRecords
 from lemur_core.files import Json
 from lemur_core.files.progress import progress
@@ -35,17 +35,6 @@ from manifests.records.common import Behavior
 
 #: How Python names a module that is missing.
 _MISSING = re.compile(r"No module named '([^\W\d]\w*(?:\.[^\W\d]\w*)*)'")
-
-
-def describe_trace_failure(failure: NetFailure) -> str:
-    """Return the error as it is stored, from which alone the name of a missing module is read again.
-
-    The exception may be another one, which the missing module led to.
-    """
-    trace = GraphTrace({"error": failure.fault})
-    if not failure.missing or trace.missing == failure.missing.partition(".")[0]:
-        return failure.fault
-    return f"{failure.fault}; No module named '{failure.missing}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +73,12 @@ class NetGraphs:
 
     def to_json(self) -> Json:
         """Return its facts by name; without `train` if there is no train mode."""
-        facts = {column.name: getattr(self, column.name) for column in fields(self)}
+        facts = asdict(self)
         if self.varies:
             facts["graph_eval"] = identify_eval(Graph.from_json(unpack(self.eval)))
-        return facts if self.train is not None else {name: facts[name] for name in facts if name != "train"}
+        if self.train is None:
+            del facts["train"]
+        return facts
 
 
 def identify_eval(graph: Graph) -> str:
@@ -135,7 +126,10 @@ class NetBehavior:
 
     runs: Literal[True]
     behavior: Behavior | None
+    behavior_eval: Behavior | None  # of eval mode alone
 
+
+NUMBERS = ("behavior", "behavior_eval")
 
 #: CPU seconds and memory decide, so a busy machine does not change the result.
 LIMITS = Limits(wall_seconds=3600, cpu_seconds=240, memory_bytes=8 * 2**30)
@@ -175,16 +169,6 @@ class GraphTrace:
         return self.answer.get("graph_widths")
 
     @property
-    def evaluated(self) -> str | None:
-        """The graph in eval mode alone: equal for networks that differ in what training draws."""
-        return self.answer.get("graph_eval")
-
-    @property
-    def training(self) -> str | None:
-        """Digest of how it trains itself: `train_setup` and `learn`."""
-        return self.answer.get("glue")
-
-    @property
     def behavior(self) -> str | None:
         """Equal for computations whose numbers are equal; None if they were not measured."""
         return self.answer.get("behavior")
@@ -221,9 +205,9 @@ class GraphTrace:
         """Return the graph of a mode. Raises: KeyError if there is none."""
         return Graph.from_json(self.read_stored(mode))
 
-    def with_behavior(self, behavior: str | None) -> "GraphTrace":
-        """Return it with what was measured; None if that failed."""
-        return GraphTrace({**self.answer, "behavior": behavior})
+    def with_numbers(self, numbers: Json) -> "GraphTrace":
+        """Return it with what was measured."""
+        return GraphTrace({**self.answer, **numbers})
 
     def agrees(self, other: "GraphTrace") -> Agreement | None:
         """Compare two codes by what they compute; None if either has no graph."""
@@ -236,20 +220,9 @@ class GraphTrace:
 
 
 class NetworkTracer:
-    """Traces networks in a sandbox. A context manager; its sandbox starts when needed.
+    """Traces networks in a sandbox. A context manager; its sandbox starts when needed."""
 
-    Args: namespace: the key of `NAMESPACES` for codes of records that import nothing.
-    """
-
-    def __init__(
-        self,
-        *,
-        jobs: int | None = None,
-        unsafe: bool = False,
-        runtime: Sequence[str] = (),
-        namespace: str | None = None,
-    ) -> None:
-        self._namespace = namespace
+    def __init__(self, *, jobs: int | None = None, unsafe: bool = False, runtime: Sequence[str] = ()) -> None:
         # One that ran out of its seconds would do so again.
         crashed = frozenset({Status.CRASHED})
         self._box = open_box(
@@ -289,7 +262,7 @@ class NetworkTracer:
             for reply in stage.run_jobs(self._box, jobs):
                 answer = read_answer(reply)
                 if isinstance(answer, NetFailure):
-                    yield int(reply.key), GraphTrace({"error": describe_trace_failure(answer)})
+                    yield int(reply.key), GraphTrace({"error": answer.fault})
                 elif isinstance(answer, NetUnrecorded):
                     yield int(reply.key), GraphTrace({"error": f"not_recorded: {' '.join(answer.error.split())}"})
                 else:
@@ -301,8 +274,10 @@ class NetworkTracer:
         payloads: Mapping[int, Json],
         answers: Mapping[int, Mapping[str, Any]],
         names: Mapping[int, str] = {},
-    ) -> Iterator[tuple[int, str | None]]:
-        """Yield the behavior of networks by their number; None if unknown.
+    ) -> Iterator[tuple[int, Json]]:
+        """Yield `behavior` and `behavior_eval` of networks by their number; null if unknown.
+
+        A network whose graph is unique to its code has no `behavior`: it may be in eval mode what another one is.
 
         Args: payloads: as for `run`. answers: of their traces. names: for the progress.
         Raises: UserError if no sandbox is available.
@@ -312,7 +287,10 @@ class NetworkTracer:
             return
         for reply in MEASURE.run(self._box, requests, {str(number): name for number, name in names.items()}):
             answer = read_answer(reply)
-            yield int(reply.key), answer.behavior if isinstance(answer, NetBehavior) else None
+            numbers: Json = {name: getattr(answer, name, None) for name in NUMBERS}
+            if answers[int(reply.key)].get("varies"):  # one run does not show all that it computes in training
+                numbers["behavior"] = None
+            yield int(reply.key), numbers
 
 
 class CorpusTracer(Protocol):
@@ -352,8 +330,8 @@ class GraphTracer(NetworkTracer):
         self.known |= dict(self.run(payloads, names=names))
         answers = {code_index: trace.answer for code_index, trace in self.known.items()}
         payloads, names = self._build_payloads(find_candidates(answers))
-        for code_index, behavior in self.measure(payloads, answers, names):
-            self.known[code_index] = self.known[code_index].with_behavior(behavior)
+        for code_index, numbers in self.measure(payloads, answers, names):
+            self.known[code_index] = self.known[code_index].with_numbers(numbers)
         return self.known
 
     def _build_payloads(self, code_indices: Sequence[int]) -> tuple[dict[int, Json], dict[int, str]]:
@@ -367,7 +345,7 @@ class GraphTracer(NetworkTracer):
                 names[code_index] = payload
             else:
                 names[code_index] = row["nn"] or ""
-                payloads[code_index] = payload | {"code": place_in(code, self._namespace)}
+                payloads[code_index] = payload | {"code": code}
         return payloads, names
 
 
@@ -388,12 +366,12 @@ def build_request(payload: Json, answer: Mapping[str, Any]) -> BehaviorRequest:
 def find_candidates(answers: Mapping[int, Mapping[str, Any]]) -> list[int]:
     """Return the networks that may compute what another one does and were not measured, by their numbers.
 
-    Args: answers: of the traces; those without a graph, or with one that is unique to its code, compare with none.
+    Args: answers: of the traces; those without a graph compare with none.
     Returns: numbers of `answers`, ascending.
     """
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for number, answer in answers.items():
-        if answer.get("weights") and not answer.get("varies"):
+        if answer.get("weights"):
             groups[answer["weights"]].append(number)
     return sorted(
         number

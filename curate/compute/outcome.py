@@ -25,12 +25,11 @@ class CurationOutcome:
     representatives: dict[int, int]  # kept code -> row
     splits: dict[int, str]  # kept code -> split
     clusters: dict[int, str]  # kept code -> name of its split group
-    families: dict[int, str]  # code -> family, for every code that became a record
     scores: dict[int, float | None]  # code -> score, for every code that became a record
     weights: dict[int, float]
     rows: dict[int, int] = field(default_factory=dict)  # code -> its best row, for every usable code, kept or not
     whole: CorpusSplits = field(default_factory=lambda: CorpusSplits({}, {}))  # of all these codes
-    runs: dict[int, GraphTrace] | None = None  # kept code -> its trace, if it has to run
+    require_runs: bool = False
     graphs: dict[int, GraphTrace] | None = None  # traced code -> what it computes; None if nothing was traced
     rights: Rights = field(default_factory=lambda: Rights(NOASSERTION))  # to kept and removed codes
     chat: Chat | None = None  # the conversations; None if not requested
@@ -76,9 +75,9 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
     usable = [row for row, decision in enumerate(outcome.decisions) if decision.stage != "invalid"]
     networks = {(names[row], code_of_row[row]) for row in usable}
     codes = {code_index for _, code_index in networks}
-    family = {code_index: outcome.families.get(code_index, corpus.features.family[code_index]) for code_index in codes}
+    family = corpus.features.family
     before_prefix: Counter[str] = Counter(get_prefix(name) for name, _ in networks)
-    before_family: Counter[str] = Counter(family.values())
+    before_family: Counter[str] = Counter(family[code_index] for code_index in codes)
     kept_rows = [outcome.representatives[code_index] for code_index in outcome.kept]
     return {
         "rows": {"input": len(outcome.decisions), "kept": rows["kept"], **{stage: rows[stage] for stage in STAGES}},
@@ -97,11 +96,7 @@ def count_decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Json:
         "prefixes": _before_after(before_prefix, Counter(get_prefix(names[row]) for row in kept_rows)),
         "families": _before_after(before_family, Counter(family[code_index] for code_index in outcome.kept)),
         **({} if outcome.graphs is None else {"graphs": _count_graphs(outcome)}),
-        **(
-            {}
-            if outcome.runs is None
-            else {"runs": {"runs": len(outcome.runs), "left_out": _count_failing(outcome, code_of_row)}}
-        ),
+        **({"runs": _count_runs(outcome, code_of_row)} if outcome.require_runs else {}),
         **({} if outcome.chat is None else {"chat": outcome.chat.counts()}),
     }
 
@@ -122,14 +117,14 @@ def _count_graphs(outcome: CurationOutcome) -> Json:
     }
 
 
-def _count_failing(outcome: CurationOutcome, code_of_row: Sequence[int]) -> dict[str, int]:
-    """Count the codes that were left out because they do not run, by category."""
+def _count_runs(outcome: CurationOutcome, code_of_row: Sequence[int]) -> Json:
+    """Count the kept codes, and those that were left out because they do not run, by category."""
     left_out = {
         code_index: decision.reason.removeprefix(NOT_RUN).partition(":")[0]
         for code_index, decision in zip(code_of_row, outcome.decisions, strict=True)
         if decision.reason.startswith(NOT_RUN)
     }
-    return dict(sorted(Counter(left_out.values()).items()))
+    return {"runs": len(outcome.kept), "left_out": dict(sorted(Counter(left_out.values()).items()))}
 
 
 def _before_after(before: Counter[str], after: Counter[str]) -> dict[str, dict[str, int]]:

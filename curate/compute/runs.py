@@ -8,16 +8,13 @@ from the data loader: the number of classes, or of words. `prm` holds the hyperp
 Source: `ab/nn/util/Train.py`, `ab/nn/loader` and `ab/nn/transform` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
-import ast
 import json
 import re
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lemur_core.files import Json
-from lemur_core.files.markdown import plural
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Limits, Status
 from lemur_core.sandbox.cached import TRANSIENT, CachedSandbox, describe_failure, workers_within_memory
@@ -251,56 +248,3 @@ def complete(record: Mapping[str, str | None], code: str) -> tuple[str | None, s
         return task, dataset, prm
     task = task or DEFAULT_TASK
     return task, dataset or TASK_DATASETS.get(task), PRM | prm
-
-
-#: The names that code without imports can use, by namespace: a line of Python.
-NAMESPACES = {
-    "torch": "import math, numpy as np, torch, torch.nn as nn, torch.nn.functional as F, torch.optim as optim;"
-    " from torch import Tensor"
-}
-
-
-def imports_nothing(code: str) -> bool:
-    """Return whether a code that parses has no import statement."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes
-        try:
-            return not any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(ast.parse(code)))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-
-
-def place_in(code: str, namespace: str | None) -> str:
-    """Return a code as it is run: one without imports is below the line of the namespace, if one is chosen."""
-    return f"{NAMESPACES[namespace]}\n{code}" if namespace is not None and imports_nothing(code) else code
-
-
-def describe_assumptions(
-    traced: Iterable[tuple[Mapping[str, str | None], str, str | None]], namespace: str | None
-) -> list[str]:
-    """Return the assumptions about traced networks, one sentence each; empty if nothing was assumed.
-
-    Args: traced: the record and the code of each network, and why it has no graph, or None.
-    """
-    usual = without_imports = 0
-    for record, code, error in traced:
-        usual += error is None and None in (record["task"], record["dataset"], record["prm"])
-        if namespace is not None or (error or "").startswith("import_failed"):
-            without_imports += imports_nothing(code)
-    notes = []
-    if usual:
-        values = ", ".join(f"{name} {value}" for name, value in PRM.items())
-        notes.append(
-            f"{plural(usual, 'kept network')} without a stated task, data set or hyperparameters, traced with the usual"
-            f" ones: {DEFAULT_TASK} on {TASK_DATASETS[DEFAULT_TASK]}, {values}"
-        )
-    if without_imports and namespace is not None:
-        notes.append(
-            f"{plural(without_imports, 'kept code')} without imports, run below the line of --namespace {namespace}:"
-            f" {NAMESPACES[namespace]}"
-        )
-    elif without_imports:
-        what = "that imports nothing does" if without_imports == 1 else "that import nothing do"
-        names = ", ".join(NAMESPACES)
-        notes.append(f"{plural(without_imports, 'kept code')} {what} not run; --namespace {names} runs such codes")
-    return notes

@@ -76,10 +76,7 @@ MEASURE = SandboxStage[NetworkFacts | NetFailure](
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: the bytes of the file from `start` to `end` become `wrong`; `right` is a sentence on what was right.
-
-    Args: line: where it is; if `missing`, a line before it is gone.
-    """
+    """One fault: the bytes of the file from `start` to `end` become `wrong`; `right` says what was right."""
 
     kind: str
     line: int
@@ -87,7 +84,6 @@ class Fault:
     end: int
     wrong: str
     right: str
-    missing: bool = False
 
     def apply(self, code: str) -> str:
         """Return the file with the fault."""
@@ -239,7 +235,7 @@ def _repairs(networks: Mapping[int, ChatNetwork], box: CachedSandbox, seed: int)
 def _repair(network: ChatNetwork, fault: Fault, broken: str, traceback: str) -> Draft:
     asked = "This network fails. Say what is wrong, and give the corrected file."
     user = [asked, "", fence(broken), "", f"Built as {network.call} and called with a batch, it ends with:"]
-    where = f"{'Before' if fault.missing else 'In'} line {fault.line}: {fault.right}."
+    where = f"{'In' if fault.wrong else 'Before'} line {fault.line}: {fault.right}."
     return Draft(
         _SYSTEM,
         "\n".join([*user, "", fence(traceback, "text")]),
@@ -253,11 +249,6 @@ def _repair(network: ChatNetwork, fault: Fault, broken: str, traceback: str) -> 
 _EXECUTED = ("__init__", "forward")  # by a trial
 _WITH_SIZES = frozenset({"Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "Linear", "BatchNorm2d", "BatchNorm1d"})
 _WITH_DIMENSION = frozenset({"flatten", "cat", "mean", "softmax", "sum", "unsqueeze", "squeeze", "chunk", "stack"})
-_FLATTENING = frozenset({"flatten", "view", "reshape"})
-
-#: Names that people confuse; other attributes are misspelled.
-_ALIASES = {"classifier": "fc", "fc": "classifier", "features": "backbone", "relu": "act", "act": "relu", "bn": "norm"}
-_ALIASES |= {"norm": "bn", "pool": "avgpool", "avgpool": "pool", "dropout": "drop", "drop": "dropout", "head": "fc"}
 
 
 def plan_faults(code: str, seed: int, record: str) -> list[Fault]:
@@ -314,12 +305,14 @@ class _File:
 
 
 def _faults_at(file: _File, node: ast.AST, runs: bool) -> Iterator[Fault]:
-    body = getattr(node, "body", None)
-    if isinstance(body, list) and len(body) > 1:
-        for statement in body:
-            yield from _line_faults(file, statement, runs, top=isinstance(node, ast.Module))
     match node:
-        case ast.Call(func=ast.Attribute(attr=name, value=owner) as callee, args=args, keywords=keywords):
+        case ast.Module(body=[_, _, *_] as body):
+            for statement in body:
+                alone = isinstance(statement, ast.Import | ast.ImportFrom) and len(statement.names) == 1
+                if alone and (line := file.line(statement)) is not None:
+                    right = f"the import is missing: `{file.text(statement)}`"
+                    yield Fault("missing_import", statement.lineno, *line, "", right)
+        case ast.Call(func=ast.Attribute(attr=name) as callee, args=args, keywords=keywords):
             if name in _WITH_SIZES:
                 yield from _size_faults(file, callee, args[: 1 if "Norm" in name else 2])
             if runs and name in _WITH_DIMENSION:
@@ -328,39 +321,11 @@ def _faults_at(file: _File, node: ast.AST, runs: bool) -> Iterator[Fault]:
                     if isinstance(value, ast.Constant) and type(value.value) is int:
                         right = f"`{file.text(callee)}` must work on dimension {value.value}, not {value.value + 1}"
                         yield Fault("wrong_dimension", value.lineno, *file.span(value), str(value.value + 1), right)
-            if runs and _is_self(owner) and len(args) == 1 and not keywords and not isinstance(args[0], ast.Starred):
-                right = f"`{name}` is an attribute of the module: `{file.text(callee)}`"
-                yield Fault("missing_self", node.lineno, *file.span(callee), name, right)
-        case ast.Attribute(value=owner, attr=name, ctx=ast.Load()) if runs and _is_self(owner):
-            wrong = f"self.{_mistake(name)}"
-            usable = wrong[5:].isidentifier() and not keyword.iskeyword(wrong[5:])  # of `h2o` a swap would make `2ho`
-            if usable and wrong not in file.code:
-                right = f"there is no `{wrong}`; the attribute is `self.{name}`"
-                yield Fault("wrong_attribute", node.lineno, *file.span(node), wrong, right)
-
-
-def _line_faults(file: _File, statement: ast.stmt, runs: bool, *, top: bool) -> Iterator[Fault]:
-    """Yield the faults of a statement that is alone on its line: the line is missing, or one is too many after it."""
-    if (line := file.line(statement)) is None:
-        return
-    text, kind, right = file.text(statement), "", ""
-    match statement:
-        case ast.Import(names=[_]) | ast.ImportFrom(names=[_]) if top:
-            kind, right = "missing_import", f"the import is missing: `{text}`"
-        case ast.Expr(ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"))):
-            kind, right = "missing_super", f"the constructor must call `{text}` before it sets any module"
-        case ast.Assign([ast.Name(id=name)], ast.Call(func=ast.Attribute(value=owner, attr=attr), args=args)):
-            read = (owner, *args[:1])  # `x = x.view(…)`, `x = torch.flatten(x, 1)` and the like
-            if runs and attr in _FLATTENING and any(isinstance(item, ast.Name) and item.id == name for item in read):
-                kind, right = "missing_flatten", f"the tensor must be flattened first: `{text}`"
-        case ast.Assign([ast.Attribute(value=owner) as target], ast.Call(func=ast.Attribute(attr="Parameter"))):
-            if _is_self(owner):
-                wrong = f"{file.text(target)}.normal_(std=0.02)"
-                right = f"remove `{wrong}`: a parameter may be changed in place only under `torch.no_grad()`"
-                added = f"{' ' * statement.col_offset}{wrong}\n"
-                yield Fault("in_place_on_leaf", statement.lineno + 1, line[1], line[1], added, right)
-    if kind:
-        yield Fault(kind, statement.lineno, *line, "", right, missing=True)
+        case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Load()) if runs:
+            wrong = _misspell(name)
+            if wrong.isidentifier() and not keyword.iskeyword(wrong) and f"self.{wrong}" not in file.code:
+                right = f"there is no `self.{wrong}`; the attribute is `self.{name}`"
+                yield Fault("wrong_attribute", node.lineno, *file.span(node), f"self.{wrong}", right)
 
 
 def _size_faults(file: _File, callee: ast.Attribute, sizes: Sequence[ast.expr]) -> Iterator[Fault]:
@@ -378,14 +343,10 @@ def _size_faults(file: _File, callee: ast.Attribute, sizes: Sequence[ast.expr]) 
             yield Fault("swapped_sizes", callee.lineno, start, end, swapped, right)
 
 
-def _mistake(name: str) -> str:
-    """Return how people get an attribute wrong: another usual name, no number, or two letters in the wrong order."""
+def _misspell(name: str) -> str:
+    """Return an attribute as people get it wrong: without its number, or with two letters in the wrong order."""
     if name[-1].isdigit():
         return name.rstrip("0123456789")
     middle = len(name) // 2
-    swapped = f"{name[: middle - 1]}{name[middle]}{name[middle - 1]}{name[middle + 1 :]}" if middle else ""
-    return _ALIASES.get(name, swapped if swapped != name else f"{name}s")
-
-
-def _is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
+    swapped = f"{name[: middle - 1]}{name[middle]}{name[middle - 1]}{name[middle + 1 :]}" if middle else name
+    return swapped if swapped != name else f"{name}s"

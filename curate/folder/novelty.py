@@ -2,13 +2,10 @@
 
 A network is known if the folder would not keep it next to its records: by the manifest's thresholds for text and
 structure, or because it computes the same as a record, by its graph and by its numbers. It is traced like the folder's
-networks. A rewritten network computes the same as its record only with that record's hyperparameters, so unless they
-are given, those of the nearest records are tried too. A block runs inside networks, so it is compared with each module
-of the network, including the network itself.
+networks, with usual hyperparameters. Blocks of an extraction are compared by text and structure.
 """
 
 import hashlib
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,24 +25,18 @@ from curate.folder.reference_corpus import (
     ReferenceCode,
     ReferenceCorpus,
     build_computation,
-    has_graphs,
-    read_reference_manifest,
 )
 from curate.model.corpus import Features, code_features
 from curate.sources.rows import RecordSource
-from lemur_core.describe.cost import parts
 from lemur_core.files import Json
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import make_visible, plural, ratio
-from lemur_core.files.progress import hide_in_thread, hide_progress
-from lemur_core.graphs.identity import compute_identities
+from lemur_core.files.progress import hide_in_thread
 from lemur_core.sandbox.runtime import find_absence
-from lemur_core.similarity import Detail
 from manifests.records import Agreement, drop_outcomes
 
 NEAREST = 5  # by each measure
-_TRIED = 3  # of the nearest by graph, with their hyperparameters
 _UNTRACED = GraphTrace({"error": "not_traced: it was not asked for"})
 
 
@@ -69,8 +60,6 @@ class NovelNeighbor:
     structural: float
     graph: float | None  # the share of common subtrees; None if either has no graph
     agreement: Agreement | None
-    part: str = ""  # the module of the file that was compared by graph; empty for the whole network
-    operations: int = 0  # number of nodes of that module
     known: tuple[str, ...] = ()
     equal_numbers: bool | None = None  # None: not compared
 
@@ -80,13 +69,11 @@ class NovelNeighbor:
         return f"{', '.join(_HOW[stage] for stage in self.known)}: {self.name}"
 
     @property
-    def nearness(self) -> tuple[bool, bool, bool, float, int, str]:
-        """The sort key: known first, by the same code above all, then equal computations, then the most similar, then
-        the largest.
-        """
-        measures = (self.lexical, self.structural, self.graph or 0.0)
-        order = (-max(measures), -self.operations, f"{self.name} {self.id}")
-        return (not self.known, "exact" not in self.known, self.agreement not in ("same", "widths"), *order)
+    def nearness(self) -> tuple[bool, bool, bool, float, str]:
+        """The sort key: known first, by the same code above all, then equal computations, then the most similar."""
+        likeness = max(self.lexical, self.structural, self.graph or 0.0)
+        equal = self.agreement in ("same", "widths")
+        return not self.known, "exact" not in self.known, not equal, -likeness, f"{self.name} {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,31 +129,27 @@ class Query:
     name: str
     code: str
     id: str
-    features: Mapping[Detail, Features]
+    features: Features
     task: str = DEFAULT_TASK  # whose inputs it takes
     prm: Mapping[str, object] = field(default_factory=dict)  # hyperparameters besides the usual ones
     payload: Json = field(default_factory=dict)  # what it was traced with
     traced: GraphTrace = _UNTRACED
-    computations: list[Computation] = field(default_factory=list)  # the network, then its modules
+    computation: Computation | None = None  # None if it has no graph
 
-    def set_behavior(self, behavior: str | None) -> None:
-        """Keep what was measured of it."""
-        self.traced = self.traced.with_behavior(behavior)
-        self.computations[0] = replace(self.computations[0], traced=self.traced)
+    def set_trace(self, traced: GraphTrace) -> None:
+        """Keep what it computes."""
+        self.traced = traced
+        if traced.graph is not None and self.computation is None:
+            self.computation = build_computation(traced.answer, traced.read_graph())
+        elif self.computation is not None:
+            self.computation = replace(self.computation, traced=traced)
 
 
-def build_query(name: str, code: str, details: Sequence[Detail]) -> Query | str:
-    """Return a query about a code.
-
-    Args: name: for messages. details: of a `NoveltyIndex`.
-    Returns: the query, or why the code has no features, in one line.
-    """
-    features: dict[Detail, Features] = {}
-    for detail in details:
-        of_code = code_features(code, detail)
-        if isinstance(of_code, str):
-            return of_code
-        features[detail] = of_code
+def build_query(name: str, code: str) -> Query | str:
+    """Return a query about a code, named for messages; or why the code has no features, in one line."""
+    features = code_features(code)
+    if isinstance(features, str):
+        return features
     return Query(name, code, hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest(), features)
 
 
@@ -180,43 +163,33 @@ class NoveltyIndex:
     """
 
     def __init__(self, folders: Sequence[Path | RecordSource], *, jobs: int | None = None, graphs: bool = True) -> None:
-        self.manifests = {path: read_reference_manifest(path) for path in folders if isinstance(path, Path)}
         #: Why no network can be run here; None if it can.
         self.absence = find_absence()
         loads = graphs and self.absence is None
-        self.with_graphs = [
-            folder for folder, manifest in self.manifests.items() if loads and has_graphs(folder, manifest)
-        ]
-        self.corpora = [
-            ReferenceCorpus.load(folder, self.manifests[folder], jobs, graphs=folder in self.with_graphs)
-            if isinstance(folder, Path)
-            else ReferenceCorpus.read(folder, jobs)
-            for folder in folders
-        ]
-        #: What the features of a query must keep of names and values.
-        self.details: tuple[Detail, ...] = tuple(sorted({corpus.detail for corpus in self.corpora}))
-        self._has_blocks = any(corpus.of_blocks for corpus in self.corpora)
+        self.corpora = [ReferenceCorpus(folder, jobs, graphs=loads) for folder in folders]
+        self.has_graphs = any(corpus.has_graphs for corpus in self.corpora)
 
     def read(self, name: str, code: str) -> Query:
         """Return a query about a code. Raises: UserError if it is not valid Python."""
-        query = build_query(name, code, self.details)
+        query = build_query(name, code)
         if isinstance(query, str):
             raise UserError(f"{name}: {query}; nothing was compared")
         return query
 
+    def list_notes(self) -> list[str]:
+        """Return why graphs are not compared with a snapshot, if they are not."""
+        if self.absence is not None:
+            return [f"no file was run, and no graphs are compared: {self.absence}"]
+        without = (corpus.name for corpus in self.corpora if corpus.of_snapshot and not corpus.has_graphs)
+        return [f"{name}: holds no graphs; its networks are compared by text and structure alone" for name in without]
+
     def compare(
-        self,
-        queries: Sequence[Query],
-        tracer: NetworkTracer | None,
-        *,
-        neighbors: bool = True,
-        untraced: str | None = None,
+        self, queries: Sequence[Query], tracer: NetworkTracer | None, *, untraced: str | None = None
     ) -> list[Novelty]:
         """Compare networks with all folders.
 
         Args:
             tracer: runs them; None: they are compared by text and structure alone.
-            neighbors: run them with the hyperparameters of their nearest records, too, where that may decide.
             untraced: why they are not traced if there is no tracer; None: there are no graphs here.
         Returns: one result for each query.
         Raises: NoSandboxError if nothing can be run here; UserError if `tracer` fails.
@@ -233,32 +206,11 @@ class NoveltyIndex:
             names = {number: query.name for number, query in enumerate(queries)}
             payloads = {number: query.payload for number, query in enumerate(queries)}
             for number, traced in tracer.run(payloads, names=names):
-                queries[number].traced = traced
-                queries[number].computations = list(self._list_computations(traced))
+                queries[number].set_trace(traced)
         nearest = [self._find_nearest(query) for query in queries]
         if tracer is not None:
             self._measure(tracer, queries, nearest)
-            if neighbors:
-                self._try_neighbors(tracer, queries, nearest)
         return list(map(_summarize, queries, nearest))
-
-    def _list_computations(self, traced: GraphTrace) -> Iterator[Computation]:
-        """Yield the computation of a network; then, if there are blocks to compare with, those of its modules."""
-        if traced.graph is None:
-            return
-        modes = ("eval", "train") if self._has_blocks else ("eval",)
-        forms = {mode: traced.read_graph(mode) for mode in modes if mode in traced.answer}
-        yield build_computation(traced.answer, forms["eval"])
-        if self._has_blocks:
-            modules = {mode: parts(form) for mode, form in forms.items()}
-            seen = set()  # of equal modules, the first is compared
-            for path, part in modules["eval"].items():
-                identities = compute_identities(
-                    {mode: by_path[path] for mode, by_path in modules.items() if path in by_path}
-                )
-                if identities["graph"] not in seen:
-                    seen.add(identities["graph"])
-                    yield build_computation(identities, part, path)
 
     def _find_nearest(self, query: Query) -> list[NovelNeighbor]:
         """Return the nearest codes by each measure and all that make it known, nearest first."""
@@ -280,8 +232,8 @@ class NoveltyIndex:
                 unmeasured |= {(of, at): query for of, at in sized if not self.corpora[of].is_measured(at)}
         self._measure_records(tracer, unmeasured)
         answers = {number: queries[number].traced.answer for number in requests}
-        for number, behavior in tracer.measure(requests, answers):
-            queries[number].set_behavior(behavior)
+        for number, numbers in tracer.measure(requests, answers):
+            queries[number].set_trace(queries[number].traced.with_numbers(numbers))
             nearest[number] = self._find_nearest(queries[number])
 
     def _measure_records(self, tracer: NetworkTracer, unmeasured: Mapping[tuple[int, int], Query]) -> None:
@@ -306,9 +258,9 @@ class NoveltyIndex:
             if traced.answer.get("weights") == unmeasured[places[number]].traced.answer["weights"]
             and not traced.answer.get("varies")
         }
-        for number, behavior in tracer.measure({number: payloads[number] for number in answers}, answers):
+        for number, numbers in tracer.measure({number: payloads[number] for number in answers}, answers):
             of, at = places[number]
-            self.corpora[of].add_behavior(at, behavior)
+            self.corpora[of].add_numbers(at, numbers)
 
     def find_repeats(self, queries: Sequence[Query], tracer: NetworkTracer) -> dict[int, NovelNeighbor]:
         """Compare networks that were compared with the folders with each other, by the rules of the first folder.
@@ -318,14 +270,12 @@ class NoveltyIndex:
         answers = {number: query.traced.answer for number, query in enumerate(queries)}
         wanted = find_candidates(answers)
         payloads = {number: queries[number].payload for number in wanted}
-        for number, behavior in tracer.measure(payloads, {number: answers[number] for number in wanted}):
-            queries[number].set_behavior(behavior)
-        rules = self.corpora[0]
-        corpus = ReferenceCorpus.gather(
-            rules,
+        for number, numbers in tracer.measure(payloads, {number: answers[number] for number in wanted}):
+            queries[number].set_trace(queries[number].traced.with_numbers(numbers))
+        corpus = self.corpora[0].gather(
             [ReferenceCode(query.name, query.id) for query in queries],
-            [query.features[rules.detail] for query in queries],
-            {query.id: query.computations[0] for query in queries if query.computations},
+            [query.features for query in queries],
+            {query.id: query.computation for query in queries if query.computation is not None},
         )
         repeats: dict[int, NovelNeighbor] = {}
         first: set[str] = set()
@@ -337,62 +287,26 @@ class NoveltyIndex:
                 first.add(query.name)
         return repeats
 
-    def _try_neighbors(
-        self, tracer: NetworkTracer, queries: Sequence[Query], nearest: list[list[NovelNeighbor]]
-    ) -> None:
-        """Compare networks again as they run with the hyperparameters of their nearest neighbors by graph."""
-        trials = [
-            (number, payload)
-            for number, (query, near) in enumerate(zip(queries, nearest, strict=True))
-            if not (near and near[0].known)  # no further graph changes that
-            for payload in self._list_trials(query, near)
-        ]
-        tried = set()
-        for trial, traced in tracer.run(dict(enumerate(payload for _, payload in trials))):
-            number = trials[trial][0]
-            queries[number].computations += self._list_computations(traced)
-            tried.add(number)
-        for number in tried:
-            nearest[number] = self._find_nearest(queries[number])
-
-    def _list_trials(self, query: Query, near: Sequence[NovelNeighbor]) -> Iterator[Json]:
-        """Yield what to trace for the neighbors whose hyperparameters may lead to another graph."""
-        read = [name for name in query.traced.answer.get("prm_read", ()) if name != "batch"]
-        stated = {(corpus.name, code.id): code.prm for corpus in self.corpora for code in corpus.codes}
-        records = [other for other in near if other.graph and stated.get((other.folder, other.id)) is not None]
-        for other in sorted(records, key=lambda other: -(other.graph or 0))[:_TRIED]:
-            prm = read_parameters(stated[other.folder, other.id])
-            payload = build_payload(query.task, TASK_DATASETS[query.task], prm)
-            # One rate of dropout is used for all networks, so most hyperparameters that differ are the same here.
-            if (
-                not isinstance(payload, str)
-                and other.agreement != "same"
-                and any(payload["prm"].get(name) != query.payload["prm"].get(name) for name in read)
-            ):
-                yield payload | {"code": query.code}
-
 
 def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[NovelNeighbor]:
-    features = query.features[corpus.detail]
-    lexical, structural = (corpus.similar(measure, features) for measure in ("lexical", "structural"))
-    compared = corpus.compare(query.computations)
+    lexical, structural = (corpus.similar(measure, query.features) for measure in ("lexical", "structural"))
+    compared = corpus.compare(query.computation)
     same = np.array([item is not None and item.agreement == "same" for item in compared], bool)
     shares = np.array([-1.0 if item is None else item.share for item in compared])
-    sizes = np.array([0 if item is None else item.operations for item in compared])
     own = np.array([code.id == query.id for code in corpus.codes], bool)
     # A removed record counts where nothing but its id or its graph leads to it; all do for what has no graph.
     kept = np.array([code.removed_for is None for code in corpus.codes], bool)
-    counts = kept | same | own | (not query.computations)
+    counts = kept | same | own | (query.computation is None)
     near = same | own | (lexical >= corpus.lexical) | (structural >= corpus.structural)
     chosen = set(np.flatnonzero(counts & near))
     for measure in (lexical, structural, shares):
         candidates = np.where(counts, measure, -1.0)
-        best = np.lexsort((-sizes, -candidates))[:NEAREST]
+        best = np.argsort(-candidates, kind="stable")[:NEAREST]
         chosen.update(best[candidates[best] > 0])
     for at in sorted(map(int, chosen)):
         yield _make_neighbor(query, corpus, corpus.codes[at], float(lexical[at]), float(structural[at]), compared[at])
     if query.id in corpus.removed and not own.any():
-        structure = 1.0 if len(features.elements) else 0.0
+        structure = 1.0 if len(query.features.elements) else 0.0
         yield _make_neighbor(query, corpus, corpus.removed[query.id], 1.0, structure, None)
 
 
@@ -405,17 +319,17 @@ def _make_neighbor(
     compared: GraphSimilarity | None,
 ) -> NovelNeighbor:
     """Return a code as a neighbor of a file, with the stages at which it makes the file known."""
-    share, agreement, part, operations, equal_numbers = compared or (None, None, "", 0, None)
+    share, agreement, equal_numbers = compared or (None, None, None)
     may_be_near = not (corpus.keeps_different and agreement == "different")
     stages = {
         "exact": code.id == query.id,
         "lexical": may_be_near and lexical >= corpus.lexical,
         "structural": may_be_near and structural >= corpus.structural,
-        "graph": agreement == "same" and not part,
+        "graph": agreement == "same",
     }
     known = tuple(stage for stage, applies in stages.items() if applies)
     of_code = (corpus.name, code.name, code.id, code.removed_for)
-    return NovelNeighbor(*of_code, lexical, structural, share, agreement, part, operations, known, equal_numbers)
+    return NovelNeighbor(*of_code, lexical, structural, share, agreement, known, equal_numbers)
 
 
 def _summarize(query: Query, near: Sequence[NovelNeighbor]) -> Novelty:
@@ -434,21 +348,7 @@ def _find_best(near: Sequence[NovelNeighbor], measure: str) -> Nearest | None:
     return Nearest(best.id, best.name, similarity) if best is not None and similarity else None
 
 
-# `lemur novel`: files compared with folders, as lines to print and as facts.
-
-
-@dataclass(frozen=True, slots=True)
-class NovelFiles:
-    """The result: `lines` to print as they are, `facts` for JSON, and of each file the nearest codes, nearest first."""
-
-    lines: list[str]
-    facts: Json
-    nearest: Sequence[Sequence[NovelNeighbor]]
-
-    @property
-    def is_known(self) -> bool:
-        """True if any of the files is known."""
-        return bool(self.facts["known"])
+# `lemur novel`: files compared with folders, as facts and as lines to print.
 
 
 def novel(
@@ -460,7 +360,7 @@ def novel(
     jobs: int | None = None,
     unsafe: bool = False,
     runtime: Sequence[str] = (),
-) -> NovelFiles:
+) -> Json:
     """Check whether these networks are new compared with these folders.
 
     Args:
@@ -468,11 +368,11 @@ def novel(
             structure alone.
         folders: snapshots and extractions.
         task: the task whose inputs the networks take.
-        prm: hyperparameters, in JSON or not; None: `PRM`, then those of the nearest records.
+        prm: hyperparameters, in JSON or not; None: `PRM`.
         jobs: parallel processes; None for one per core.
         unsafe: run the networks without the sandbox.
         runtime: packages that the networks can import in addition to the declared runtime.
-    Returns: the lines to print, the facts for JSON, and the nearest codes of each network, in the order of `codes`.
+    Returns: `files`, the facts of each network in the order of `codes`; how many are `novel` and `known`; and `notes`.
     Raises:
         UserError: A file is not valid Python, or a folder cannot be compared with.
         UsageError: An option is wrong.
@@ -490,17 +390,26 @@ def novel(
     notes: list[str] = []
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         try:
-            results = index.compare(queries, tracer if index.with_graphs else None, neighbors=parameters is None)
+            results = index.compare(queries, tracer if index.has_graphs else None)
         except NoSandboxError as error:
             notes.append(f"no file was run: {error}")
             results = index.compare(queries, None, untraced="no sandbox is available here")
-    if index.absence is not None:
-        notes.append(f"no file was run, and no graphs are compared: {index.absence}")
-    for folder, manifest in index.manifests.items():
-        if index.absence is None and folder not in index.with_graphs:
-            what = "networks" if manifest.kind == "snapshot" else "blocks"
-            notes.append(f"{folder}: holds no graphs; its {what} are compared by text and structure alone")
-    return _print_results(list(codes), results, notes)
+    entries: list[Json] = [
+        {
+            "file": name,
+            "id": novelty.id,
+            "verdict": novelty.verdict,
+            "reason": novelty.reason,
+            "graph": novelty.trace.graph,
+            "graph_widths": novelty.trace.widths,
+            "error": novelty.error,
+            "nearest": [asdict(neighbor) for neighbor in novelty.nearest],
+        }
+        for name, novelty in zip(codes, results, strict=True)
+    ]
+    counts = Counter(entry["verdict"] for entry in entries)
+    notes += index.list_notes()
+    return {"novel": counts["novel"], "known": counts["known"], "files": entries, "notes": notes}
 
 
 def _parse_prm(text: str | Mapping[str, object]) -> Json:
@@ -512,60 +421,42 @@ def _parse_prm(text: str | Mapping[str, object]) -> Json:
     return parameters
 
 
-def _print_results(names: Sequence[str], results: Sequence[Novelty], notes: Sequence[str]) -> NovelFiles:
-    entries: list[Json] = []
-    lines: list[str] = []
-    for name, novelty in zip(names, results, strict=True):
-        entries.append(
-            {
-                "file": name,
-                "id": novelty.id,
-                "verdict": novelty.verdict,
-                "graph": novelty.trace.graph,
-                "graph_widths": novelty.trace.widths,
-                "error": novelty.error,
-                "nearest": [asdict(neighbor) for neighbor in novelty.nearest],
-            }
-        )
-        lines += _verdict(name, novelty)
-    lines += [f"note: {note}" for note in notes]
-    counts = Counter(entry["verdict"] for entry in entries)
-    facts = {"novel": counts["novel"], "known": counts["known"], "files": entries, "notes": list(notes)}
-    return NovelFiles([make_visible(line) for line in lines], facts, [novelty.nearest for novelty in results])
-
-
-def _verdict(name: str, novelty: Novelty) -> list[str]:
-    near = novelty.nearest
-    alone = "" if novelty.error is None else f"; judged by text and structure alone: {novelty.error}"
-    lines = [f"{novelty.verdict}  {name}: {novelty.reason}{alone}"]
-    if near:
-        lines.append(f"  {'text':>5}  {'structure':>9}  {'graph':>5}  ")
-    for neighbor in near[:NEAREST]:
-        share = "-" if neighbor.graph is None else ratio(neighbor.graph)
-        same = {"same": "the same", "widths": "same up to widths"}.get(neighbor.agreement or "", "")
-        removed = f", removed for {neighbor.stands_for_it}" if neighbor.stands_for_it else ""
-        removed += f"; by the file's {neighbor.part}" if neighbor.part else ""
-        lines.append(
-            f"  {ratio(neighbor.lexical):>5}  {ratio(neighbor.structural):>9}  {share:>5}  {same:<18}{neighbor.name}"
-            f" ({neighbor.folder}{removed})"
-        )
-    if len(near) > NEAREST:
-        lines.append(f"  and {plural(len(near) - NEAREST, 'more', 'more')}")
-    return lines
+def describe_novelty(facts: Json) -> list[str]:
+    """Return what `novel` found, in lines to print."""
+    lines = []
+    for file in facts["files"]:
+        alone = "" if file["error"] is None else f"; judged by text and structure alone: {file['error']}"
+        lines.append(f"{file['verdict']}  {file['file']}: {file['reason']}{alone}")
+        if file["nearest"]:
+            lines.append(f"  {'text':>5}  {'structure':>9}  {'graph':>5}  ")
+        for near in file["nearest"][:NEAREST]:
+            share = "-" if near["graph"] is None else ratio(near["graph"])
+            same = {"same": "the same", "widths": "same up to widths"}.get(near["agreement"] or "", "")
+            removed = f", removed for {near['stands_for_it']}" if near["stands_for_it"] else ""
+            lines.append(
+                f"  {ratio(near['lexical']):>5}  {ratio(near['structural']):>9}  {share:>5}  {same:<18}{near['name']}"
+                f" ({near['folder']}{removed})"
+            )
+        if (more := len(file["nearest"]) - NEAREST) > 0:
+            lines.append(f"  and {plural(more, 'more', 'more')}")
+    return [make_visible(line) for line in (*lines, *(f"note: {note}" for note in facts["notes"]))]
 
 
 # One folder in memory, asked from any thread whether a network is new: what `Snapshot.novelty` calls.
 
 
 class NoveltyChecker:
-    """The codes of one folder, loaded at the first question, and the sandbox, started at the first one with graphs."""
+    """The codes of one folder, loaded at the first question, and the sandbox, started at the first one with graphs.
+
+    All is done in one thread: a sandbox's server and its cache belong to the one that opened them.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = threading.Lock()
-        self._index: NoveltyIndex | None = None
-        self._has_graphs = False
-        self._tracers: dict[tuple[tuple[str, ...], bool], tuple[ThreadPoolExecutor, NetworkTracer]] = {}
+        self._indexes: dict[bool, NoveltyIndex] = {}  # with graphs, or without
+        self._tracers: dict[tuple[tuple[str, ...], bool], NetworkTracer] = {}
+        self._thread = ThreadPoolExecutor(1, initializer=hide_in_thread)
+        weakref.finalize(self, _stop, self._thread, self._tracers)
 
     def __reduce__(self) -> tuple[type["NoveltyChecker"], tuple[Path]]:
         """Copies and other processes load the folder by themselves."""
@@ -583,37 +474,29 @@ class NoveltyChecker:
         jobs: int | None,
     ) -> Novelty:
         """Compare a network with the folder; the arguments are those of `Snapshot.novelty`."""
-        index = self._load(graph=graph, jobs=jobs)
-        query = index.read("network.py", code)
-        query.task, query.prm = task, prm or {}
-        untraced = None if graph else "graph=False"
-        if graph and index.with_graphs:
-            thread, tracer = self._start(runtime, unsafe=unsafe)
-            try:
-                return thread.submit(index.compare, [query], tracer, neighbors=prm is None).result()[0]
-            except NoSandboxError:
-                untraced = "no sandbox is available here"
-        return index.compare([query], None, untraced=untraced)[0]
 
-    def _load(self, *, graph: bool, jobs: int | None) -> NoveltyIndex:
-        with self._lock:
-            if self._index is None or (graph and not self._has_graphs):
-                with hide_progress():
-                    self._index, self._has_graphs = NoveltyIndex([self._folder], jobs=jobs, graphs=graph), graph
-            return self._index
+        def compare() -> Novelty:
+            if graph not in self._indexes:
+                self._indexes[graph] = self._indexes.get(True) or NoveltyIndex([self._folder], jobs=jobs, graphs=graph)
+            index = self._indexes[graph]
+            query = index.read("network.py", code)
+            query.task, query.prm = task, prm or {}
+            untraced = None if graph else "graph=False"
+            if graph and index.has_graphs:
+                key = runtime, unsafe
+                if key not in self._tracers:
+                    self._tracers[key] = NetworkTracer(jobs=1, runtime=runtime, unsafe=unsafe)
+                try:
+                    return index.compare([query], self._tracers[key])[0]
+                except NoSandboxError:
+                    untraced = "no sandbox is available here"
+            return index.compare([query], None, untraced=untraced)[0]
 
-    def _start(self, runtime: tuple[str, ...], *, unsafe: bool) -> tuple[ThreadPoolExecutor, NetworkTracer]:
-        """Return a thread with its tracer: a sandbox's server and its cache belong to the thread that opened them."""
-        with self._lock:
-            if (runtime, unsafe) not in self._tracers:
-                thread = ThreadPoolExecutor(1, initializer=hide_in_thread)
-                tracer = thread.submit(NetworkTracer, jobs=1, runtime=runtime, unsafe=unsafe).result()
-                self._tracers[runtime, unsafe] = thread, tracer
-                weakref.finalize(self, _stop, thread, tracer)
-            return self._tracers[runtime, unsafe]
+        return self._thread.submit(compare).result()
 
 
-def _stop(thread: ThreadPoolExecutor, tracer: NetworkTracer) -> None:
+def _stop(thread: ThreadPoolExecutor, tracers: Mapping[Any, NetworkTracer]) -> None:
     with suppress(RuntimeError):  # the interpreter is ending, and takes nothing more
-        thread.submit(tracer.__exit__, None, None, None)
+        for tracer in tracers.values():
+            thread.submit(tracer.__exit__, None, None, None)
     thread.shutdown(wait=False)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +19,7 @@ from curate.model.options import LEAK_THRESHOLD, describe_purpose
 from curate.model.rights import is_withheld
 from lemur_core.describe.facts import Facts
 from lemur_core.describe.picture import Box, boxes
+from lemur_core.files import Json
 from lemur_core.files.markdown import count, percent, plural, ratio
 from lemur_core.graphs.graph import Graph
 from lemur_core.sandbox.runtime import option_for
@@ -28,7 +28,7 @@ from manifests.folders import frame
 from manifests.folders.cards import Card
 from manifests.folders.kinds import SNAPSHOT, list_fields
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import as_records, read_table
+from manifests.folders.tables import read_table
 from manifests.provenance.licenses import is_permissive
 from manifests.records import CHAT_KINDS, SPLITS, Decision, GraphRow, LemurRecord, NetworkRow, Stat
 
@@ -51,15 +51,13 @@ def overview(folder: Path, manifest: Manifest) -> frame.Page:
         f"{count(kept)} of {plural(codes, 'distinct code')} kept ({percent(kept, codes)}): {splits}. The source has"
         f" {plural(rows, 'row')}, evaluations of {plural(counts['networks'], 'network')} (a name with a code)."
     )
-    networks = read_table(
-        SNAPSHOT.files(folder, "networks"), NetworkRow, ("prefix", "family", "stage", "split", "graph")
-    )
+    networks = read_table(SNAPSHOT.files(folder, "networks"), NetworkRow, ("prefix", "stage", "split", "graph"))
     decisions = read_table(
         SNAPSHOT.files(folder, "decisions"), Decision, ("row", "id", "nn", "stage", "reason", "agreement")
     )
     views = [
         _funnel(counts, decisions, describe_purpose(parameters["graph"])),
-        *(_groups(networks, column) for column in ("prefix", "family")),
+        _prefixes(networks),
         _splits(read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ("split", "cluster"))),
         *_reasons(counts, details),
         _invalid(decisions),
@@ -101,28 +99,24 @@ def _agreements(decisions: pa.Table) -> str:
     return text if known else ""
 
 
-def _groups(networks: pa.Table, column: str) -> frame.View:
-    """Return the codes of each prefix or family: those that came in, were removed at each stage, and are kept.
-
-    Of a prefix, which is what one generator wrote, also how many computations its traced codes are.
+def _prefixes(networks: pa.Table) -> frame.View:
+    """Return the codes of each prefix, which is what one generator wrote: those that came in, were removed at each
+    stage, and are kept, and how many computations the traced ones are.
     """
-    by_name = column == "prefix"
-    rows = networks.select([column, "stage", "split", "graph"]).to_pylist()
+    rows = networks.select(["prefix", "stage", "split", "graph"]).to_pylist()
     members: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        members.setdefault(row[column], []).append(row)
+        members.setdefault(row["prefix"], []).append(row)
     every = Counter(row["stage"] for row in rows)
     removed = [stage for stage in ("filter", *REMOVED) if every[stage]]
 
     def cells(name: str, own: Sequence[Mapping[str, Any]]) -> list[frame.Cell]:
         stages, splits = Counter(row["stage"] for row in own), Counter(row["split"] for row in own if not row["stage"])
         kept, dropped = stages[None], sum(stages[stage] for stage in REMOVED)
-        line: list[frame.Cell] = [name, len(own)]
-        if by_name:
-            graphs = [row["graph"] for row in own if row["graph"]]
-            line.append(f"{count(len(set(graphs)))} of {count(len(graphs))}" if graphs else None)
-        line += [*(stages[stage] for stage in removed), kept, percent(dropped, kept + dropped)]
-        return [*line, *(splits[split] for split in SPLITS)]
+        graphs = [row["graph"] for row in own if row["graph"]]
+        traced = f"{count(len(set(graphs)))} of {count(len(graphs))}" if graphs else None
+        of_stages, share = [stages[stage] for stage in removed], percent(dropped, kept + dropped)
+        return [name, len(own), traced, *of_stages, kept, share, *(splits[split] for split in SPLITS)]
 
     taken = {name: sum(row["stage"] != "filter" for row in own) for name, own in members.items()}
     ranked = sorted(members, key=lambda name: (-taken[name], name))
@@ -131,9 +125,8 @@ def _groups(networks: pa.Table, column: str) -> frame.View:
     lines = [cells(name or "(none)", members[name]) for name in listed]
     if rest := [name for name in ranked if name not in listed]:
         lines.append(cells(plural(len(rest), "other"), [row for name in rest for row in members[name]]))
-    further = ["computations of the traced"] if by_name else []
-    head = [column, "codes in", *further, *removed, "kept", "% dropped", *SPLITS]
-    return frame.table(f"By {column}", head, lines)
+    head = ["prefix", "codes in", "computations of the traced", *removed, "kept", "% dropped", *SPLITS]
+    return frame.table("By prefix", head, lines)
 
 
 def _splits(records: pa.Table) -> frame.View:
@@ -289,43 +282,73 @@ def _list_notes(folder: Path, manifest: Manifest, shared: str) -> Iterator[str]:
 
 #: Graphs with more nodes than this are drawn with several operations in one box.
 _BOXES = 40
-#: At most so many records are listed, and so many removed codes are compared.
-_RECORDS, _REMOVED = 5_000, 20_000
-#: Limits of compared codes per record, tried in this order until all fit.
-_MOST = (10_000, 3_000, 1_000, 300, 100, 30, 10, 3, 1)
-
+#: At most so many records are listed, and so many removed codes compared with each.
+_RECORDS, _COMPARED = 5_000, 100
 #: The sizes of a network that results are compared over.
 _SIZES = ("parameters", "multiply-adds")
 #: Task, data set and metric, and the distinct results of a record there.
-_ResultRows = Sequence[tuple[str, str, str, Sequence[tuple[int | None, float]]]]
-
-#: The columns of `networks.parquet` that say what became of a code.
-_COLUMNS = ("id", "nn", "kept", "stage", "canonical", "similarity")
+_Results = list[tuple[str, str, str, list[tuple[int | None, float]]]]
 _RECORD_COLUMNS = tuple(name for name in LemurRecord.model_fields if name not in ("nn_code", "prm", "duration"))
 
 
 def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
     """Build the page of a snapshot from some columns of its tables, and from whole rows only of the listed records."""
-    networks = read_table(SNAPSHOT.files(folder, "networks"), NetworkRow, _COLUMNS)
-    records = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ("id",))
+    shared = str(manifest.details.get("license"))
+    columns = ("id", "nn", "kept", "stage", "canonical", "similarity")
+    networks = read_table(SNAPSHOT.files(folder, "networks"), NetworkRow, columns)
     removed = networks.filter(pc.and_(pc.invert(networks["kept"]), pc.is_valid(networks["canonical"])))
-    listed = _choose_records(folder, records, removed)
-    duplicates = _choose_duplicates(removed, listed)
-    wanted = {row.id for row in listed}
-    results, sizes = _read_results(folder, wanted), _read_sizes(folder, wanted)
+    numbers = Counter(removed["canonical"].to_pylist())
+    ids = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ("id",))["id"].to_pylist()
+    # Those with the most duplicates, similar texts next to each other.
+    wanted = set(sorted(ids, key=lambda id_: (-numbers[id_], id_))[:_RECORDS])
+    rows = SNAPSHOT.rows(folder, LemurRecord, _RECORD_COLUMNS, ids=wanted)
+    listed = sorted(rows, key=lambda row: (row.prefix, row.cluster, row.nn, row.id))
+    compared: dict[str, list[Json]] = {row.id: [] for row in listed}
+    order = [("similarity", "descending"), ("nn", "ascending"), ("id", "ascending")]
+    for batch in removed.sort_by(order).to_batches(max_chunksize=10_000):
+        for row in batch.to_pylist():
+            if len(compared.get(row["canonical"], range(_COMPARED))) < _COMPARED:
+                compared[row["canonical"]].append(row)
+    results = _read_results(folder, wanted)
+    benchmarks: dict[tuple[str, str, str], dict[int, list[tuple[int | None, float]]]] = {}
+    for number, record in enumerate(listed):
+        for task, dataset, metric, pairs in results.get(record.id, ()):
+            benchmarks.setdefault((task, dataset, metric), {})[number] = pairs
+    measured = SNAPSHOT.rows(folder, NetworkRow, ("id", "parameters", "multiply_adds"), ids=wanted)
+    sizes = {row.id: (row.parameters, row.multiply_adds) for row in measured}
+    entries = [
+        frame.Entry(
+            name=row.nn or row.id[:16],
+            note=f"{row.family}, {row.split}",
+            facets=(
+                row.split,
+                row.prefix,
+                row.family,
+                "known" if row.graph else "not known",
+                "pretrained" if row.pretrained else "from scratch",
+            ),
+            numbers=(
+                numbers[row.id],
+                None if row.score is None else round(row.score, 4),
+                *sizes.get(row.id, (None, None)),
+            ),
+            further=tuple(duplicate["nn"] or duplicate["id"][:16] for duplicate in compared[row.id]),
+        )
+        for row in listed
+    ]
     library = frame.EntryLibrary(
         title="Records",
         noun="records",
         facets=("split", "prefix", "family", "graph", "pretrained"),
         numbers=("represents", "score", *_SIZES),
-        entries=[_make_entry(row, *duplicates[row.id], sizes.get(row.id, (None, None))) for row in listed],
-        views=_list_views(folder, listed, duplicates, results, str(manifest.details.get("license"))),
-        total=records.num_rows,
+        entries=entries,
+        views=_list_views(folder, listed, compared, numbers, results, shared),
+        total=len(ids),
         elsewhere="data/records",
         order="represents",
         by="represents",
         sizes=_SIZES,
-        results=_list_benchmarks(listed, results),
+        results=benchmarks,
     )
     page = overview(folder, manifest)
     about = [
@@ -337,111 +360,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
     return replace(page, lead=lead, views=[frame.facts("Overview", about), *page.views], library=library)
 
 
-def _count_values(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
-    """Return the distinct values of a column and their counts."""
-    counts = pc.value_counts(column)
-    return counts.field("values").to_pylist(), counts.field("counts").to_pylist()
-
-
-# -- records ------------------------------------------------------------------------------------------------------
-
-
-def _choose_records(folder: Path, records: pa.Table, removed: pa.Table) -> list[LemurRecord]:
-    """Return the whole rows of the records with the most duplicates, similar texts next to each other."""
-    numbers = np.zeros(records.num_rows, int)
-    ids = records["id"].combine_chunks()
-    counts = pc.value_counts(removed["canonical"])
-    indices = pc.index_in(counts.field("values"), value_set=ids)
-    numbers[indices.to_numpy()] = counts.field("counts").to_numpy()
-    order = np.lexsort((pc.rank(ids).to_numpy(), -numbers))[:_RECORDS]
-    chosen = set(ids.take(pa.array(order)).to_pylist())
-    rows = SNAPSHOT.rows(folder, LemurRecord, _RECORD_COLUMNS, ids=chosen)
-    return sorted(rows, key=lambda row: (row.prefix, row.cluster, row.nn, row.id))
-
-
-def _choose_duplicates(removed: pa.Table, listed: Sequence[LemurRecord]) -> dict[str, tuple[int, list[NetworkRow]]]:
-    """Return for each record the number of its duplicates, and those to compare: all, unless there are too many."""
-    duplicates = removed.filter(
-        pc.is_in(removed["canonical"], value_set=pa.array([row.id for row in listed], pa.string()))
-    )
-    numbers = Counter(dict(zip(*_count_values(duplicates["canonical"]), strict=True)))
-    # The largest limit per record with which all of them fit.
-    limit = next(n for n in (*_MOST, 0) if sum(min(number, n) for number in numbers.values()) <= _REMOVED)
-    by = [("canonical", "ascending"), ("similarity", "descending"), ("nn", "ascending"), ("id", "ascending")]
-    duplicates = duplicates.sort_by(by)
-    groups = duplicates["canonical"].combine_chunks().dictionary_encode().indices.to_numpy()
-    rank = np.arange(len(groups)) - np.searchsorted(groups, groups)  # within its group
-    chosen: dict[str, list[NetworkRow]] = {row.id: [] for row in listed}
-    for row in as_records(duplicates.filter(pa.array(rank < limit)), NetworkRow):
-        chosen[row.canonical or ""].append(row)
-    return {name: (numbers[name], rows) for name, rows in chosen.items()}
-
-
-def _read_sizes(folder: Path, wanted: set[str]) -> dict[str, tuple[int | None, int | None]]:
-    """Return parameters and multiply-adds of some codes, of those whose graphs were traced."""
-    columns = ("id", "parameters", "multiply_adds")
-    return {
-        row.id: (row.parameters, row.multiply_adds) for row in SNAPSHOT.rows(folder, NetworkRow, columns, ids=wanted)
-    }
-
-
-def _make_entry(
-    row: LemurRecord, number: int, removed: Sequence[NetworkRow], sizes: tuple[int | None, int | None]
-) -> frame.Entry:
-    return frame.Entry(
-        name=row.nn or row.id[:16],
-        note=f"{row.family}, {row.split}",
-        facets=(
-            row.split,
-            row.prefix,
-            row.family,
-            "known" if row.graph else "not known",
-            "pretrained" if row.pretrained else "from scratch",
-        ),
-        numbers=(number, None if row.score is None else round(row.score, 4), *sizes),
-        further=tuple(duplicate.nn or duplicate.id[:16] for duplicate in removed),
-    )
-
-
-def _list_views(
-    folder: Path,
-    listed: Sequence[LemurRecord],
-    duplicates: Mapping[str, tuple[int, list[NetworkRow]]],
-    results: Mapping[str, _ResultRows],
-    shared: str,
-) -> Iterator[list[frame.View]]:
-    """Yield the views of each record, without code that may not be published. Args: shared: license of the folder."""
-    wanted = {row.id for row in listed}
-    others = {duplicate.id for _, removed in duplicates.values() for duplicate in removed}
-    columns = ("id", "nn_code", "license")
-    texts = _pack_codes(SNAPSHOT.rows(folder, LemurRecord, columns, ids=wanted), shared)
-    texts |= _pack_codes(SNAPSHOT.rows(folder, NetworkRow, columns, ids=others), shared)
-    graphs, agreements = _read_graphs(folder, wanted & texts.keys()), _read_agreements(folder)
-    for row in listed:
-        number, removed = duplicates[row.id]
-        text = _unpack(texts, row.id)
-        views = [frame.facts("Record", [("id", row.id), *list_fields(row, RECORD_FIELDS)])]
-        if row.id in results:
-            views.append(frame.results("Results", results[row.id], "All results by data set, without repeats."))
-        if row.id in graphs:
-            described, drawn = graphs[row.id]
-            if described:
-                views.append(
-                    frame.operations("What it computes", described, "From its graph, without names of its source.")
-                )
-        if removed:
-            some = f"; {count(len(removed))} of them here, all in networks.parquet" if len(removed) < number else ""
-            intro = (
-                f"{plural(number, 'code')} removed as duplicates of it, the most similar first{some}."
-                " Left: the kept code; right: the removed one."
-            )
-            compared = [(_describe_removal(one, agreements.get(one.id)), _unpack(texts, one.id)) for one in removed]
-            views.append(frame.versions("Represents", text, compared, intro))
-        views += [*([frame.graph("Graph", drawn)] if row.id in graphs else []), frame.code("Code", text)]
-        yield views
-
-
-def _read_results(folder: Path, wanted: set[str]) -> dict[str, _ResultRows]:
+def _read_results(folder: Path, wanted: set[str]) -> dict[str, _Results]:
     """Return the distinct results of some records by task, data set and metric, as pairs of epochs and value."""
     values: dict[str, dict[tuple[str, str, str], set[tuple[int | None, float]]]] = {}
     for row in SNAPSHOT.rows(folder, Stat, ("id", "task", "dataset", "metric", "epoch", "accuracy"), ids=wanted):
@@ -454,26 +373,47 @@ def _read_results(folder: Path, wanted: set[str]) -> dict[str, _ResultRows]:
     }
 
 
-def _list_benchmarks(listed: Sequence[LemurRecord], results: Mapping[str, _ResultRows]) -> frame.Results:
-    """Return the same results by benchmark, and by the number of the entry."""
-    benchmarks: dict[tuple[str, str, str], dict[int, Sequence[tuple[int | None, float]]]] = {}
-    for number, row in enumerate(listed):
-        for task, dataset, metric, pairs in results.get(row.id, ()):
-            benchmarks.setdefault((task, dataset, metric), {})[number] = pairs
-    return benchmarks
-
-
-def _read_agreements(folder: Path) -> dict[str, str]:
-    """Return how the graphs of removed codes compare with those of their canonical records."""
-    rows = read_table([folder / "decisions.parquet"], Decision, ("id", "agreement"))
-    known = rows.filter(pc.is_valid(rows["agreement"]))
-    return dict(zip(known["id"].to_pylist(), known["agreement"].to_pylist(), strict=True))
-
-
-def _describe_removal(row: NetworkRow, agreement: str | None) -> str:
-    similarity = "" if row.similarity is None else f" {ratio(row.similarity)}"
-    agrees = AGREEMENTS.get(agreement or "")
-    return f"{row.stage}{similarity}{f', {agrees}' if agrees else ''}"
+def _list_views(
+    folder: Path,
+    listed: Sequence[LemurRecord],
+    compared: Mapping[str, Sequence[Json]],
+    numbers: Mapping[str, int],
+    results: Mapping[str, _Results],
+    shared: str,
+) -> Iterator[list[frame.View]]:
+    """Yield the views of each record, without code that may not be published. Args: shared: license of the folder."""
+    columns = ("id", "nn_code", "license")
+    others = {row["id"] for rows in compared.values() for row in rows}
+    texts = _pack_codes(SNAPSHOT.rows(folder, LemurRecord, columns, ids=set(compared)), shared)
+    texts |= _pack_codes(SNAPSHOT.rows(folder, NetworkRow, columns, ids=others), shared)
+    graphs = _read_graphs(folder, compared.keys() & texts.keys())
+    decisions = read_table([folder / "decisions.parquet"], Decision, ("id", "agreement")).drop_null()
+    agreements = dict(zip(decisions["id"].to_pylist(), decisions["agreement"].to_pylist(), strict=True))
+    for row in listed:
+        number, removed = numbers[row.id], compared[row.id]
+        text = _unpack(texts, row.id)
+        described, drawn = graphs.get(row.id, ((), []))
+        views = [frame.facts("Record", [("id", row.id), *list_fields(row, RECORD_FIELDS)])]
+        if row.id in results:
+            views.append(frame.results("Results", results[row.id], "All results by data set, without repeats."))
+        if described:
+            views.append(
+                frame.operations("What it computes", described, "From its graph, without names of its source.")
+            )
+        if removed:
+            some = f"; {count(len(removed))} of them here, all in networks.parquet" if len(removed) < number else ""
+            intro = (
+                f"{plural(number, 'code')} removed as duplicates of it, the most similar first{some}."
+                " Left: the kept code; right: the removed one."
+            )
+            captions = (
+                ", ".join(filter(None, (f"{one['stage']} {ratio(one['similarity'])}", AGREEMENTS.get(agreement or ""))))
+                for one in removed
+                for agreement in [agreements.get(one["id"])]
+            )
+            pairs = [(caption, _unpack(texts, one["id"])) for caption, one in zip(captions, removed, strict=True)]
+            views.append(frame.versions("Represents", text, pairs, intro))
+        yield [*views, *([frame.graph("Graph", drawn)] if row.id in graphs else []), frame.code("Code", text)]
 
 
 def _pack_codes(rows: Iterable[LemurRecord | NetworkRow], shared: str) -> dict[str, bytes]:
@@ -485,12 +425,12 @@ def _pack_codes(rows: Iterable[LemurRecord | NetworkRow], shared: str) -> dict[s
     }
 
 
-def _unpack(texts: Mapping[str, bytes], digest: str) -> str:
-    return zlib.decompress(texts[digest]).decode("utf-8", "surrogatepass") if digest in texts else ""
+def _unpack(texts: Mapping[str, bytes], id_: str) -> str:
+    return zlib.decompress(texts[id_]).decode("utf-8", "surrogatepass") if id_ in texts else ""
 
 
 def _read_graphs(folder: Path, wanted: set[str]) -> dict[str, tuple[Sequence[str], list[Box]]]:
-    """Return sentences on some codes, and their drawn graphs of eval mode; none if another torch recorded them."""
+    """Return the operations of some codes, and their drawn graphs of eval mode; none if another torch recorded them."""
     described: dict[str, tuple[Sequence[str], list[Box]]] = {}
     for row in SNAPSHOT.rows(folder, GraphRow, ("id", "eval"), ids=wanted):
         if row.eval:

@@ -1,10 +1,10 @@
-"""The codes that a network is compared with: records of a snapshot or blocks of an extraction, and their graphs."""
+"""The codes that a network is compared with: records of a snapshot and their graphs, blocks, or rows of a source."""
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from curate.compute.graphs import GraphTrace, compare_behaviors
 from curate.compute.outcome import DUPLICATE_STAGES
-from curate.model.corpus import FeatureStore, fill_store
+from curate.model.corpus import Features, FeatureStore, fill_store
 from curate.model.options import CurateOptions
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
@@ -25,33 +25,25 @@ from lemur_core.files.cache import cache_folder, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import FORM, TORCH, Graph, get_public
-from lemur_core.graphs.identity import compute_identities, subtrees
+from lemur_core.graphs.identity import subtrees
 from lemur_core.graphs.networks.order import digest_weights
-from lemur_core.graphs.serialization import load_graphs
 from lemur_core.similarity.overlap import Multiset, OverlapIndex, build_multiset
-from lemur_core.similarity.views import Views
 from manifests.folders.kinds import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import iterate_rows, read_table, reading
-from manifests.provenance import SPECS
 from manifests.records import Agreement, Block, Decision, LemurRecord, NetworkRow
 
 #: Part of the name of cached graphs; to be increased whenever what is computed from them changes.
-_VERSION = 3
+_VERSION = 4
 _IDENTITIES = ("graph", "graph_widths", "behavior")
 
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A computation: its identities, and the labels that its similarity to others is computed from.
-
-    `part`: the module of a network that it belongs to; empty for all of it.
-    """
+    """A computation: its identities, and the labels that its similarity to others is computed from."""
 
     traced: GraphTrace
     labels: Multiset
-    operations: int
-    part: str = ""
 
     @property
     def names(self) -> Iterator[str]:
@@ -59,24 +51,12 @@ class Computation:
         return filter(None, (self.traced.graph, self.traced.widths, self.traced.answer.get("weights")))
 
 
-def build_computation(identities: Mapping[str, Any], form: Graph, part: str = "") -> Computation:
-    """Return the computation of a graph by its identities."""
-    return Computation(GraphTrace(identities), build_multiset(subtrees(form)), len(form.nodes), part)
-
-
 class GraphSimilarity(NamedTuple):
     """The comparison of two computations: the share of common subtrees, and whether they agree."""
 
     share: float
     agreement: Agreement
-    part: str
-    operations: int
-    equal_numbers: bool | None = None
-
-    @property
-    def closeness(self) -> tuple[bool, bool, float, int]:
-        """The sort key, the closest last."""
-        return self.agreement == "same", self.agreement == "widths", self.share, self.operations
+    equal_numbers: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,85 +70,87 @@ class ReferenceCode:
 
 
 class ReferenceCorpus:
-    """The records or blocks of one folder, in memory, compared with one code at a time. Threads may share it.
+    """The codes of one folder or source, in memory, compared with one code at a time. Threads may share it.
+
+    Args:
+        of: a finished snapshot or extraction, or a source of records, of which names and features alone are kept.
+        graphs: whether the graphs of a snapshot are compared, too.
 
     Attributes:
+        manifest: of the folder; None for a source.
+        of_snapshot: whether the folder is a snapshot.
         codes: the records that are kept, or the blocks; then records that only their graph removed.
         removed: all records that were removed as duplicates, by id.
         keeps_different: near texts are kept if their graphs differ beyond widths.
-        detail, lexical, structural: of the features, and the thresholds.
+        lexical, structural: the thresholds.
+
+    Raises: UserError if it cannot be read, or its graphs come from another torch.
     """
 
-    def __init__(self, name: str, stated: Mapping[str, Any] = {}) -> None:
+    def __init__(self, of: Path | RecordSource, jobs: int | None, *, graphs: bool = True) -> None:
+        self.manifest = None if isinstance(of, RecordSource) else read_reference_manifest(of)
+        self.of_snapshot = self.manifest is not None and self.manifest.kind == "snapshot"
+        stated = self.manifest.parameters if self.manifest is not None and self.of_snapshot else {}
         options = CurateOptions()
-        self.name, self.of_blocks, self.removed = name, False, dict[str, ReferenceCode]()
-        self.detail = stated.get("tokens", options.tokens)
         self.lexical: float = stated.get("lexical_threshold", options.lexical_threshold)
         self.structural: float = stated.get("structural_threshold", options.structural_threshold)
         self.keeps_different = stated.get("graph") == "keep-different"
         self.codes: list[ReferenceCode] = []
-        self._iter_codes: Callable[[], Iterator[tuple[ReferenceCode, str]]]
-        self._place_graphs({})
+        self.removed: dict[str, ReferenceCode] = {}
+        self._of, self._removed_by_graph = of, list[ReferenceCode]()
+        self.has_graphs = False
+        if isinstance(of, RecordSource):
+            self._read_features(jobs)
+            self.name = of.name  # with the version, which a service states when it is read
+            self._place_graphs({})
+            return
+        self.name = str(of)
+        with reading(of, "snapshot" if self.of_snapshot else "extraction"):
+            if self.of_snapshot:
+                self.removed, by_graph = _read_removed(of)
+                self._removed_by_graph = [self.removed[id_] for id_ in by_graph]
+            self._read_features(jobs)
+            self.has_graphs = graphs and self.of_snapshot and (of / "graphs.parquet").exists()
+            self._place_graphs(_load_graphs(of) if self.has_graphs else {})
 
-    @classmethod
-    def load(cls, folder: Path, manifest: Manifest, jobs: int | None, *, graphs: bool) -> "ReferenceCorpus":
-        """Read a finished folder. Args: graphs: whether its graphs are compared, too.
-
-        Raises: UserError if the folder cannot be read, or its graphs come from another torch.
-        """
-        of_blocks = manifest.kind == "extraction"
-        with reading(folder, manifest.kind):
-            corpus = cls(str(folder), {} if of_blocks else manifest.parameters)
-            corpus.of_blocks = of_blocks
-            if not of_blocks:
-                corpus.removed, by_graph = _read_removed(folder)
-                corpus._iter_codes = partial(_iter_records, folder, [corpus.removed[id_] for id_ in by_graph])
-            else:
-                corpus._iter_codes = partial(_iter_blocks, folder)
-            corpus._read_features(jobs)
-            if graphs:
-                corpus._place_graphs(_load_graphs(folder, of_blocks=of_blocks))
-        return corpus
-
-    @classmethod
-    def read(cls, source: RecordSource, jobs: int | None) -> "ReferenceCorpus":
-        """Read the codes of a source, a batch at a time; names and features stay in memory, and there are no graphs.
-
-        Raises: UserError if the source cannot be read.
-        """
-        corpus = cls(source.name)
-        corpus._iter_codes = partial(_iter_source, source)
-        corpus._read_features(jobs)
-        corpus.name = source.name  # with the version, which a service states when it is read
-        return corpus
-
-    @classmethod
     def gather(
-        cls,
-        rules: "ReferenceCorpus",
-        codes: Iterable[ReferenceCode],
-        features: Sequence[Views],
-        computations: Mapping[str, Computation],
+        self, codes: Iterable[ReferenceCode], features: Sequence[Features], computations: Mapping[str, Computation]
     ) -> "ReferenceCorpus":
-        """Hold some codes by the rules of another corpus. Args: computations: of those that have a graph, by id."""
-        corpus = cls("")
-        corpus.detail, corpus.lexical, corpus.structural = rules.detail, rules.lexical, rules.structural
-        corpus.keeps_different, corpus.codes = rules.keeps_different, list(codes)
-        corpus._classes = dict.fromkeys(("lexical", "structural"), np.arange(len(features)))
-        corpus._overlaps = {
+        """Return other codes by the rules of this corpus. Args: computations: of those that have a graph, by id."""
+        other = copy(self)
+        other.name, other.removed, other.codes = "", {}, list(codes)
+        other._classes = dict.fromkeys(("lexical", "structural"), np.arange(len(features)))
+        other._overlaps = {
             "lexical": OverlapIndex((views.shingles, None) for views in features),
             "structural": OverlapIndex((views.elements, None) for views in features),
         }
-        corpus._place_graphs(computations)
-        return corpus
+        other._place_graphs(computations)
+        return other
 
     def read_codes(self, ids: Collection[str]) -> dict[str, str]:
         """Return the codes of some records or blocks, by id."""
         return {code.id: text for code, text in self._iter_codes() if code.id in ids} if ids else {}
 
+    def _iter_codes(self) -> Iterator[tuple[ReferenceCode, str]]:
+        """Yield the codes as far as they were not withheld: of a snapshot the kept records, then some removed ones."""
+        if isinstance(self._of, RecordSource):
+            yield from _iter_source(self._of)
+        elif not self.of_snapshot:
+            for row in EXTRACTION.rows(self._of, Block, ("block", "code_sha256", "code")):
+                if row.code is not None:
+                    yield ReferenceCode(row.block, row.code_sha256 or ""), row.code
+        else:
+            for record in SNAPSHOT.rows(self._of, LemurRecord, ("id", "nn", "nn_code", "prm")):
+                if record.nn_code:
+                    yield ReferenceCode(record.nn, record.id, record.prm), record.nn_code
+            by_id = {code.id: code for code in self._removed_by_graph}
+            for network in SNAPSHOT.rows(self._of, NetworkRow, ("id", "nn_code"), ids=by_id.keys()) if by_id else ():
+                if network.nn_code:
+                    yield by_id[network.id], network.nn_code
+
     def _read_features(self, jobs: int | None) -> None:
         """Read all codes, one at a time, and load their features."""
-        store = FeatureStore(self.detail)
+        store = FeatureStore()
         digests: list[bytes] = []
 
         def new_codes() -> Iterator[tuple[bytes, str]]:
@@ -180,7 +162,7 @@ class ReferenceCorpus:
 
         new = new_codes()
         if (first := next(new, None)) is not None:  # else nothing is computed, and no progress is shown
-            fill_store(store, chain([first], new), self.detail, jobs)
+            fill_store(store, chain([first], new), jobs)
         table = store.table(digests)
         self._classes = {"lexical": table.shingle_set, "structural": table.fingerprint}
         self._overlaps = {
@@ -188,7 +170,7 @@ class ReferenceCorpus:
             "structural": OverlapIndex((elements, None) for elements in table.elements),
         }
 
-    def similar(self, measure: str, features: Views) -> npt.NDArray[np.float64]:
+    def similar(self, measure: str, features: Features) -> npt.NDArray[np.float64]:
         """Return the Jaccard similarity of all codes to another one, (codes,); measure: `lexical` or `structural`."""
         own = features.shingles if measure == "lexical" else features.elements
         # Number -1 (no features) picks the last.
@@ -210,64 +192,44 @@ class ReferenceCorpus:
         """Return whether the numbers of a code with a graph are known."""
         return self._graphs[at].traced.behavior is not None
 
-    def add_behavior(self, at: int, behavior: str | None) -> None:
+    def add_numbers(self, at: int, numbers: Json) -> None:
         """Keep the numbers of a code with a graph."""
         computation = self._graphs[at]
-        self._graphs[at] = replace(computation, traced=computation.traced.with_behavior(behavior))
+        self._graphs[at] = replace(computation, traced=computation.traced.with_numbers(numbers))
 
-    def compare(self, computations: Sequence[Computation]) -> list[GraphSimilarity | None]:
-        """Compare a network, and its modules if these are blocks, with the graph of each code; None if it has none."""
-        best: list[GraphSimilarity | None] = [None] * len(self.codes)
-        for own in computations if self._graphs else ():
-            if own.part and not self.of_blocks:
-                continue
-            alike = {at for name in own.names for at in self._alike.get(name, ())}
-            shares = self._labels.similarities(*own.labels).tolist()
-            for (at, other), share in zip(self._graphs.items(), shares, strict=True):
-                agreement, equal = own.traced.agrees(other.traced) if at in alike else "different", None
-                if at in alike:
-                    equal = compare_behaviors(own.traced.behavior, other.traced.behavior)
-                sizes = sorted((own.operations, other.operations))
-                # Of a module less than half is shared where the sizes say so.
-                if agreement is None or (agreement == "different" and own.part and 2 * sizes[0] < sizes[1]):
-                    continue
-                found, before = GraphSimilarity(share, agreement, own.part, own.operations, equal), best[at]
-                if before is None or found.closeness > before.closeness:
-                    best[at] = found
-        return best
+    def compare(self, own: Computation | None) -> list[GraphSimilarity | None]:
+        """Compare a network with the graph of each code; None where one has none."""
+        found: list[GraphSimilarity | None] = [None] * len(self.codes)
+        if own is None or not self._graphs:
+            return found
+        alike = {at for name in own.names for at in self._alike.get(name, ())}
+        shares = self._labels.similarities(*own.labels).tolist()
+        for (at, other), share in zip(self._graphs.items(), shares, strict=True):
+            equal = compare_behaviors(own.traced.behavior, other.traced.behavior) if at in alike else None
+            agreement = own.traced.agrees(other.traced) if at in alike else None
+            found[at] = GraphSimilarity(share, agreement or "different", equal)
+        return found
 
 
-def _load_graphs(folder: Path, *, of_blocks: bool) -> dict[str, Computation]:
+def build_computation(identities: Mapping[str, Any], form: Graph) -> Computation:
+    """Return the computation of a graph by its identities."""
+    return Computation(GraphTrace(identities), build_multiset(subtrees(form)))
+
+
+def _load_graphs(folder: Path) -> dict[str, Computation]:
     """Return the computation of each code that has a graph, by id; they are worked out once for a file of graphs."""
-    source = folder / (SPECS if of_blocks else "graphs.parquet")
-    if not source.exists():
-        return {}
-    path = cache_folder("published") / f"graphs-{_VERSION}-{FORM}-{TORCH}-{sha256_file(source)}.json"
+    path = cache_folder("published") / f"graphs-{_VERSION}-{FORM}-{TORCH}-{sha256_file(folder / 'graphs.parquet')}.json"
     if not path.exists():
-        lines = [
-            json.dumps([id_, dict(identities), dict(subtrees(form)), len(form.nodes)])
-            for id_, identities, form in _iter_graphs(folder, of_blocks=of_blocks)
-        ]
+        lines = []
+        for row in _iter_graph_rows(folder, ["id", *_IDENTITIES, "eval", "train", "torch", "form"]):
+            if row["eval"] is not None:
+                forms = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode]}
+                identities = {name: row[name] for name in _IDENTITIES} | {"weights": digest_weights(forms)}
+                lines.append(json.dumps([row["id"], identities, dict(subtrees(forms["eval"]))]))
         write_text(path, "\n".join(lines))
     with read_cached(path):
         entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return {
-            id_: Computation(GraphTrace(identities), build_multiset(labels), operations)
-            for id_, identities, labels, operations in entries
-        }
-
-
-def _iter_graphs(folder: Path, *, of_blocks: bool) -> Iterator[tuple[str, Json, Graph]]:
-    """Yield id, identities and graph of each code that has one. Raises: UserError if one cannot be compared."""
-    if of_blocks:
-        for id_, forms in _iter_block_graphs(folder):
-            yield id_, compute_identities(forms), forms["eval"]
-        return
-    for row in _iter_graph_rows(folder, ["id", *_IDENTITIES, "eval", "train", "torch", "form"]):
-        if row["eval"] is not None:
-            forms = {mode: Graph.from_json(json.loads(row[mode])) for mode in ("eval", "train") if row[mode]}
-            identities = {name: row[name] for name in _IDENTITIES}
-            yield row["id"], {**identities, "weights": digest_weights(forms)}, forms["eval"]
+        return {id_: Computation(GraphTrace(identities), build_multiset(labels)) for id_, identities, labels in entries}
 
 
 def read_reference_manifest(folder: Path) -> Manifest:
@@ -278,32 +240,11 @@ def read_reference_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def has_graphs(folder: Path, manifest: Manifest) -> bool:
-    """Return True if a folder holds the graphs of its codes."""
-    if manifest.kind == "snapshot":
-        return (folder / "graphs.parquet").exists()
-    return bool(manifest.counts.get("graphs", {}).get("blocks"))
-
-
 def check_graphs(folder: Path) -> None:
-    """Raise UserError if the graphs of a finished snapshot or extraction were stored by another release."""
-    of_blocks = read_reference_manifest(folder).kind == "extraction"
-    for _ in _iter_block_graphs(folder) if of_blocks else _iter_graph_rows(folder, ["graph", "torch", "form"]):
-        pass
-
-
-def _iter_block_graphs(folder: Path) -> Iterator[tuple[str, dict[str, Graph]]]:
-    """Yield the SHA-256 of each block's code, and its graphs by mode with the arguments of its trace."""
-    with (folder / SPECS).open(encoding="utf-8") as lines:
-        for line in lines:
-            spec = json.loads(line)
-            if spec.get("algorithm") is None:
-                continue
-            try:
-                forms = load_graphs(spec["algorithm"])
-            except ValueError as error:
-                raise UserError(f"{folder}: {spec['block']}: {error}; extract it again, or use that torch") from error
-            yield spec["code_sha256"], forms
+    """Raise UserError if a folder is no snapshot or extraction, or its graphs were stored by another release."""
+    if read_reference_manifest(folder).kind == "snapshot":
+        for _ in _iter_graph_rows(folder, ["graph", "torch", "form"]):
+            pass
 
 
 def _iter_graph_rows(folder: Path, columns: list[str]) -> Iterator[Json]:
@@ -315,17 +256,6 @@ def _iter_graph_rows(folder: Path, columns: list[str]) -> Iterator[Json]:
                 f" torch {TORCH}; create the snapshot again, or use that torch"
             )
         yield row
-
-
-def _iter_records(folder: Path, removed: Iterable[ReferenceCode]) -> Iterator[tuple[ReferenceCode, str]]:
-    """Yield the kept records, then some removed ones, with their codes, as far as they were not withheld."""
-    for record in SNAPSHOT.rows(folder, LemurRecord, ("id", "nn", "nn_code", "prm")):
-        if record.nn_code:
-            yield ReferenceCode(record.nn, record.id, record.prm), record.nn_code
-    by_id = {code.id: code for code in removed}
-    for row in SNAPSHOT.rows(folder, NetworkRow, ("id", "nn_code"), ids=by_id.keys()) if by_id else ():
-        if row.nn_code:
-            yield by_id[row.id], row.nn_code
 
 
 def _read_removed(folder: Path) -> tuple[dict[str, ReferenceCode], list[str]]:
@@ -350,10 +280,3 @@ def _iter_source(source: RecordSource) -> Iterator[tuple[ReferenceCode, str]]:
             if digest not in seen:
                 seen.add(digest)
                 yield ReferenceCode(names[first], digest.hex()), code
-
-
-def _iter_blocks(folder: Path) -> Iterator[tuple[ReferenceCode, str]]:
-    """Yield the blocks whose code is in the folder."""
-    for row in EXTRACTION.rows(folder, Block, ("block", "code_sha256", "code")):
-        if row.code is not None:
-            yield ReferenceCode(row.block, row.code_sha256 or ""), row.code

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from math import prod
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,8 +14,8 @@ from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
 from curate.sources.rows import MeasuredFacts, read_number, read_text
-from lemur_core.describe.cost import count_multiply_adds, count_parameters
 from lemur_core.files import Json
+from lemur_core.graphs.graph import Graph, Node
 from manifests import records
 from manifests.conversations import write_chat_tables
 from manifests.folders.tables import write_table, write_tables
@@ -64,17 +65,6 @@ def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[
     return {MEASUREMENTS: pq.read_metadata(path).num_rows}
 
 
-def list_removed_rows(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
-    """Return one row for each distinct usable code that is not kept, in input order."""
-    seen = set(outcome.kept)
-    rows = []
-    for row, code in enumerate(corpus.code_of_row.tolist()):
-        if code >= 0 and code not in seen and row not in corpus.problems:
-            seen.add(code)
-            rows.append(row)
-    return rows
-
-
 def _code_columns(corpus: LoadedRecords, outcome: CurationOutcome, code: int, best: int | None) -> Json:
     """Return the columns that records and networks have in common. Args: best: the row of its highest accuracy."""
     trace = (outcome.graphs or {}).get(code)
@@ -82,7 +72,7 @@ def _code_columns(corpus: LoadedRecords, outcome: CurationOutcome, code: int, be
     return {
         "id": corpus.ids[code],
         "nn_code": corpus.codes[code],
-        "family": outcome.families.get(code, corpus.features.family[code]),
+        "family": corpus.features.family[code],
         "score": outcome.scores.get(code),
         "pretrained": code in corpus.features.pretrained,
         **{
@@ -142,8 +132,8 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: list[int])
             "similarity": decision.similarity,
             "split_group": outcome.whole.groups.get(code),
             "split": outcome.whole.splits.get(code),
-            "parameters": graph and count_parameters(graph),
-            "multiply_adds": graph and count_multiply_adds(graph),
+            "parameters": graph and _count_parameters(graph),
+            "multiply_adds": graph and _count_multiply_adds(graph),
         }
 
 
@@ -218,3 +208,49 @@ def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict
             "reason": decision.reason,
             "agreement": _agreement(outcome, code, decision.canonical),
         }
+
+
+# The cost of a computation, counted in its canonical graph. Worked example: a convolution of 3 to 8 channels with a
+# kernel of 3 x 3 that gives maps of 128 x 128 has 8 * 3 * 9 parameters, and 8 * 128 * 128 * 3 * 9 multiply-adds for one
+# image.
+
+#: Layers and cells that multiply every step by all their matrices.
+_RECURRENT = frozenset(f"{name}{end}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for end in ("", "_cell"))
+
+
+def _count_parameters(graph: Graph) -> int:
+    """Return how many numbers the parameters of a graph hold; a parameter that is used twice counts once.
+
+    Args: graph: of eval mode, at one input size.
+    Returns: parameters that the outputs depend on, in single numbers.
+    """
+    return sum(prod(kind.shape) for node in graph.nodes if node.op == "parameter" for kind in node.outputs)
+
+
+def _count_multiply_adds(graph: Graph) -> int:
+    """Return the multiply-adds of one input: of a whole run, divided by the size of the batch.
+
+    Args: graph: of eval mode, at one input size.
+    Returns: multiplications of one input; biases, normalization, activations and pooling are not counted.
+    """
+    inputs = [node.outputs[0].shape for node in graph.nodes if node.op == "input"]
+    batch = inputs[0][0] if inputs and inputs[0] else 1
+    return sum(_count_products(graph, node) for node in graph.nodes) // max(1, batch)
+
+
+def _count_products(graph: Graph, node: Node) -> int:
+    if node.op == "convolution":
+        # out, in / groups, kernel; if transposed in, out / groups, kernel
+        weight = graph.type_of(node.get("weight")).shape
+        spread = graph.type_of(node.get("input")).shape if node.get("transposed") else node.outputs[0].shape
+        return prod(spread) * prod(weight[1:])
+    if node.op in ("linear", "matmul"):
+        return prod(node.outputs[0].shape) * graph.type_of(node.get("input")).shape[-1]
+    if node.op == "attention":
+        query, key, value = (graph.type_of(node.get(name)).shape for name in ("query", "key", "value"))
+        return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+    if node.op in _RECURRENT:
+        shapes = [graph.type_of(ref).shape for ref in node.inputs if graph.nodes[ref.node].op == "parameter"]
+        steps = prod(graph.type_of(node.get("input")).shape[:-1])
+        return steps * sum(prod(shape) for shape in shapes if len(shape) > 1)
+    return 0

@@ -28,6 +28,7 @@ from manifests.provenance.licenses import NOASSERTION, combine_licenses, license
 from manifests.records import CHAT_KINDS, CHAT_ROLES, NetworkRow
 
 _COMPUTATION = ("graph", "graph_widths", "behavior")
+_EVALS = ("graph_eval", "behavior_eval")
 #: The columns that a record and its network share.
 _RIGHTS = ("license", "origin", "origin_similarity", "origin_license")
 _SHARED = ("id", "nn", "prefix", "family", "split", "score", "pretrained", *_COMPUTATION, *_RIGHTS)
@@ -68,12 +69,12 @@ class _VerifiedSnapshot:
         self.folder, self.manifest, self.parameters = folder.path, folder.manifest, folder.manifest.parameters
         self.networks = self._read("networks", [name for name in NetworkRow.model_fields if name != "nn_code"])
         self.records = self._read("records", [*_SHARED, "cluster"])
-        self.graphs = {row["id"]: row for row in self._read("graphs", ["id", "graph_eval", *IDENTITIES, "behavior"])}
+        self.graphs = {row["id"]: row for row in self._read("graphs", ["id", *_EVALS, *IDENTITIES, "behavior"])}
         self.code_of: dict[str, int] = {}
         self.wrong: list[str] = []
         self.withheld: set[str] = set()
-        store = FeatureStore(self.parameters["tokens"])
-        fill_store(store, self._new_codes(store), self.parameters["tokens"], folder.jobs)
+        store = FeatureStore()
+        fill_store(store, self._new_codes(store), folder.jobs)
         self.features = store.table([bytes.fromhex(id_) for id_ in self.code_of])
 
     def _read(self, table: str, columns: list[str]) -> list[Json]:
@@ -125,7 +126,7 @@ class _VerifiedSnapshot:
         if stage == "exact":
             return float(len(set(features.tree[codes])) == 1)
         fingerprints, sets = features.fingerprint[codes].tolist(), features.shingle_set[codes].tolist()
-        names = ("graph", "graph_eval", "graph_widths", "behavior")
+        names = (*_COMPUTATION, *_EVALS)
         equal = any(one.get(name) is not None and one.get(name) == other.get(name) for name in names)
         if stage == "structural":
             elements = [features.elements[number] for number in fingerprints]
@@ -299,7 +300,7 @@ def _list_ties(snapshot: _VerifiedSnapshot) -> tuple[bool, Iterator[list[Json]]]
             "set": int(features.shingle_set[code]),
             "fingerprint": int(features.fingerprint[code]),
             "widths": row["graph_widths"],
-            "eval": snapshot.graphs.get(row["id"], {}).get("graph_eval"),
+            **{name: snapshot.graphs.get(row["id"], {}).get(name) for name in _EVALS},
             "computation": computed.get(at),
         }
         for name, key in keys.items():
@@ -363,42 +364,33 @@ def check_chat(snapshot: Folder) -> Check:
     kept: dict[str, tuple[str, str]] = {}  # record -> its split, and the file that its conversations show
     for path in SNAPSHOT.files(snapshot.path, "records"):
         for row in iterate_rows(path, ("id", "nn_code")):
-            digest = _digest(strip_residue(row["nn_code"]).removesuffix("\n"))
-            kept[row["id"]] = path.name.partition("-")[0], digest
+            kept[row["id"]] = path.name.partition("-")[0], strip_residue(row["nn_code"]).removesuffix("\n")
     wrong: list[str] = []
     said = Counter[tuple[str, str]]()
     for split, row in chat_rows(snapshot.path):
         said[row["record"], row["task"]] += 1
-        faults = _conversation_faults(row, split, *kept.get(row["record"], ("", "")))
-        wrong += [f"{row['nn']} {row['task']}: {fault}" for fault in faults]
+        if fault := _find_fault(row, split, *kept.get(row["record"], ("", ""))):
+            wrong.append(f"{row['nn']} {row['task']}: {fault}")
     number = said.total()
     said.update((row["record"], row["task"]) for row in iterate_rows(snapshot.path / DROPS, ("record", "task")))
     expected = {(id_, kind) for id_ in kept for kind in CHAT_KINDS}
     for id_, kind in sorted(expected | said.keys()):
-        if said[id_, kind] != ((id_, kind) in expected):
-            wrong.append(
-                f"{id_[:12]} {kind}: {plural(said[id_, kind], 'conversation or reason', 'conversations and reasons')}"
-            )
+        if (times := said[id_, kind]) != ((id_, kind) in expected):
+            wrong.append(f"{id_[:12]} {kind}: {plural(times, 'conversation or reason', 'conversations and reasons')}")
     about = f"{plural(number, 'conversation')} about {plural(len(kept), 'record')}"
     return check_faults("chat", wrong, f"{about}, each kind made or explained")
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _conversation_faults(row: Row, split: str, wanted: str, digest: str) -> Iterator[str]:
-    """Yield the faults of one conversation: its form, its split, and whether its code is that of its record."""
+def _find_fault(row: Row, split: str, wanted: str, code: str) -> str:
+    """Return the fault of a conversation: its split, its form, or code that is not that of its record; or nothing."""
     if split != wanted:
-        yield f"in {split}, which is not the split of its record"
+        return f"in {split}, which is not the split of its record"
     if tuple(message["role"] for message in row["messages"]) != CHAT_ROLES:
-        yield f"its roles are not {', '.join(CHAT_ROLES)}"
-        return
-    _, user, assistant = contents(row)
-    questions, answers = read_fenced_code(user), read_fenced_code(assistant)
+        return f"its roles are not {', '.join(CHAT_ROLES)}"
+    questions, answers = (read_fenced_code(text) for text in contents(row)[1:])
     if len(answers) != 1:
-        yield f"{len(answers)} code blocks in the answer"
-    elif questions == answers:
-        yield "the code of its answer is that of its question"
-    elif _digest(answers[0].removesuffix("\n")) != digest:  # a final newline may be added
-        yield "the file in it is not that of its record"
+        return f"{len(answers)} code blocks in the answer"
+    if questions == answers:
+        return "the code of its answer is that of its question"
+    # a final newline may be added
+    return "" if answers[0].removesuffix("\n") == code else "the file in it is not that of its record"

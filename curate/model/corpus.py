@@ -6,36 +6,34 @@ are written to a file as they are read, so that a million of them need no memory
 """
 
 import hashlib
-import os
 import re
 import tempfile
-import weakref
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curate.model.options import CurateOptions
-from curate.model.pretrained import Evidence, find_pretrained
+from curate.model.pretrained import find_pretrained
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
-from lemur_core.files.atomic import atomic_file, remove_dead
-from lemur_core.files.cache import cache_folder, drop_damaged, read_cached, remove_path
+from lemur_core.files.atomic import atomic_file, remove_dead, sha256_file
+from lemur_core.files.cache import cache_folder, drop_damaged, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from lemur_core.similarity import Detail
+from lemur_core.files.workers import map_chunks
 from lemur_core.similarity.join import in_order
-from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray, jaccard
-from lemur_core.similarity.outline import Outline, is_other_python, outline_code
-from lemur_core.similarity.views import Views, compute_views, map_codes
+from lemur_core.similarity.minhash import PERMUTATIONS, SCHEME, IntArray, jaccard, signature
+from lemur_core.similarity.outline import PYTHON, Outline, outline_code
+from lemur_core.similarity.tokens import literal_digest, region_tokens, shingle_hashes
 from manifests.folders.kinds import SNAPSHOT
 from manifests.folders.manifest import Parent, describe_parent
 from manifests.records import LemurRecord
@@ -79,40 +77,81 @@ def _find_rule(name: str) -> int:
 
 
 #: Part of the cache's name; increased whenever a definition below changes.
-FEATURES_VERSION = 6
+FEATURES_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Features(Views):
-    """The features of one valid code: those that are compared, and those that are reported."""
+class Features:
+    """The features of one valid code: those that are compared, and those that are reported. Digests have 16 bytes."""
 
+    tree: bytes  # equal for codes that differ only in comments, docstrings and layout
+    literal: bytes  # equal for model regions with the same tokens, names and numbers included
+    shingle_set: bytes  # equal for equal shingle sets
+    shingles: npt.NDArray[np.uint64]  # sorted distinct hashes, never empty
+    signature: npt.NDArray[np.uint32]  # MinHash, shape (256,)
+    fingerprint: bytes
+    elements: npt.NDArray[np.uint64]  # of the fingerprint, sorted distinct hashes, may be empty
     family: str
-    pretrained: tuple[Evidence, ...]
-    lines: int
+    pretrained: bool  # whether it loads trained weights
     module: bool  # whether it may define an nn.Module
 
 
-def code_features(code: str, detail: Detail = "abstract") -> Features | str:
+def code_features(code: str) -> Features | str:
     """Return the features of a code, or a short reason why it has none.
 
     Accepts any text: what Python cannot parse, or is too large or too deeply nested, gets a reason, never an error.
 
-    Args: code, detail: the text of one file, and how much of its tokens the lexical view keeps.
     Returns: a text, the reason, if there are no features.
     """
     outline = outline_code(code)
     if isinstance(outline, str):
         return outline
-    views = compute_views(code, outline, detail)
-    if isinstance(views, str):
-        return views
+    tokens, declared = region_tokens(code, outline)
+    shingles = shingle_hashes(tokens, declared)
+    if not len(shingles):
+        return "no code: only comments or docstrings"
+    structure, elements = fingerprint(outline)
     return Features(
-        **{item.name: getattr(views, item.name) for item in fields(views)},
+        tree=outline.tree_digest,
+        literal=literal_digest(tokens),
+        shingle_set=hashlib.blake2b(shingles.tobytes(), digest_size=16).digest(),
+        shingles=shingles,
+        signature=signature(shingles),
+        fingerprint=structure,
+        elements=elements,
         family=get_family(outline.names),
-        pretrained=find_pretrained(code),
-        lines=code.count("\n") + (not code.endswith("\n")),
+        pretrained=bool(find_pretrained(code)),
         module=_defines_module(code, outline),
     )
+
+
+# The structure is which layers a network calls, how often, in which order, and with which sizes. The definition is the
+# one published with nn-dup (order, bag of call names, bucketed hyperparameters), fixed where it misreads valid code:
+# the training functions of the LEMUR contract are left out, and a size counts in the same way by keyword and by
+# position. docs/similarity.md lists the differences.
+# Source: arXiv:2512.04329, section 3.2; https://github.com/ABrain-One/nn-dup
+
+#: The number of calls that count for the order of layers, as published.
+SEQUENCE_CALLS = 256
+
+
+def fingerprint(outline: Outline) -> tuple[bytes, npt.NDArray[np.uint64]]:
+    """Return the structure of a module: the digest of order, bag and sizes, and its elements as sorted 64-bit hashes.
+
+    A network that calls nothing has no elements, and matches nothing.
+    """
+    bag = Counter(outline.layers)
+    sizes = sorted(outline.sizes)
+    elements = {_hash(f"{name}*{count}") for name, count in bag.items()}
+    elements |= {_hash(f"{name}={bucket}") for name, bucket in set(sizes)}
+    parts = [" ".join(outline.layers[:SEQUENCE_CALLS]), repr(sorted(bag.items())), repr(sizes)]
+    digest = hashlib.blake2b("\n".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return digest, np.array(sorted(elements), np.uint64)
+
+
+@lru_cache(maxsize=100_000)
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 #: Bases of classes that are surely no modules.
@@ -132,6 +171,10 @@ def _defines_module(code: str, outline: Outline) -> bool:
     return any(may_be) or _NET.search(code) is not None
 
 
+#: The digests that define classes of equal codes.
+_CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
+
+
 class FeatureTable:
     """Columns over codes 0..n-1. Equal digests have equal numbers; -1 marks a code without features.
 
@@ -142,31 +185,29 @@ class FeatureTable:
     def __init__(self, count: int) -> None:
         self.problems: dict[int, str] = {}
         self.tree, self.literal, self.shingle_set, self.fingerprint = np.full((len(_CLASSES), count), -1, np.int64)
-        self.lines: IntArray = np.zeros(count, np.int64)
         self.module: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
         self.family: list[str] = [""] * count
-        self.pretrained: dict[int, tuple[Evidence, ...]] = {}
+        self.pretrained: set[int] = set()
         self.elements: list[npt.NDArray[np.uint64]] = []
         self.signatures: npt.NDArray[np.uint32] = np.empty((0, PERMUTATIONS), np.uint32)
         self.set_sizes: IntArray = np.empty(0, np.int64)
         self._classes: dict[str, dict[bytes, int]] = {name: {} for name in _CLASSES}
         self._signatures = bytearray()
-        self._places: list[tuple[int, int, int]] = []  # of shingle sets: open file, byte, hashes
+        self._sets: list[pa.Buffer] = []  # of files that are mapped into memory
 
     def __len__(self) -> int:
         return len(self.tree)
 
     def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
         """Return the sorted distinct shingle hashes of one set, read from disk."""
-        handle, at, size = self._places[shingle_set]
-        return np.frombuffer(os.pread(handle, size * 8, at), np.uint64)
+        return np.frombuffer(self._sets[shingle_set], np.uint64)
 
     def compare(self, one: int, other: int) -> float:
         """Return the lexical Jaccard similarity of two codes."""
         return jaccard(*(self.shingles(int(self.shingle_set[code_index])) for code_index in (one, other)))
 
-    def put(self, code_index: int, features: Json, handle: int) -> None:
-        """Add the features of one code, a row of a shard whose shingles are in an open file."""
+    def put(self, code_index: int, features: Json, shard: pa.RecordBatch) -> None:
+        """Add the features of one code, a row of a shard."""
         if features["problem"] is not None:
             self.problems[code_index] = features["problem"]
             return
@@ -175,68 +216,54 @@ class FeatureTable:
             number = numbers.setdefault(features[name], known)
             getattr(self, name)[code_index] = number
             if number == known and name == "shingle_set":
-                self._signatures += features["signature"]
-                self._places.append((handle, features["shingles_at"], features["shingles_count"]))
+                self._signatures += shard["signature"][features["set_row"]].as_py()
+                self._sets.append(shard["shingles"][features["set_row"]].as_buffer())
             elif number == known and name == "fingerprint":
                 self.elements.append(np.frombuffer(features["elements"], np.uint64))
-        self.family[code_index], self.lines[code_index] = features["family"], features["lines"]
-        self.module[code_index] = features["module"]
+        self.family[code_index], self.module[code_index] = features["family"], features["module"]
         if features["pretrained"]:
-            self.pretrained[code_index] = tuple(Evidence(**item) for item in features["pretrained"])
+            self.pretrained.add(code_index)
 
     def finish(self) -> "FeatureTable":
         """Return the table itself, once all codes are added."""
         self.signatures = np.frombuffer(self._signatures, np.uint32).reshape(-1, PERMUTATIONS)
-        self.set_sizes = np.array([size for *_, size in self._places], np.int64)
+        self.set_sizes = np.array([buffer.size // 8 for buffer in self._sets], np.int64)
         return self
 
-
-# Features are kept in shards, each a pair of immutable files: `NAME.parquet`, a row per code, and `NAME.shingles`, the
-# shingle sets as raw 64-bit numbers (read piecewise by offset, so that a million sets need no memory). Shards are named
-# by their content and renamed into place, so that parallel runs cannot disturb each other.
-
-#: The digests that define classes of equal codes.
-_CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
 
 _SCHEMA = pa.schema(
     [
         ("id", pa.binary(32)),
         ("problem", pa.string()),
-        ("tree", pa.binary(16)),
-        ("literal", pa.binary(16)),
-        ("shingle_set", pa.binary(16)),
-        ("shingles_at", pa.int64()),
-        ("shingles_count", pa.int32()),
-        ("signature", pa.binary()),
-        ("fingerprint", pa.binary(16)),
-        ("elements", pa.binary()),
+        *((name, pa.binary(16)) for name in _CLASSES),
+        ("set_row", pa.int32()),  # that holds its shingles and signature, the first with this set
+        *((name, pa.large_binary()) for name in ("shingles", "signature", "elements")),
         ("family", pa.string()),
-        ("pretrained", pa.list_(pa.struct([("line", pa.int32()), ("text", pa.string())]))),
-        ("lines", pa.int32()),
+        ("pretrained", pa.bool_()),
         ("module", pa.bool_()),
     ]
 )
-
-_CHECKSUM = b"shingles"  # in the metadata of the table
 
 #: Codes a shard: what a crash may cost, against the number of files.
 SHARD_CODES = 20_000
 
 
 class FeatureStore:
-    """The features of all codes seen so far, for one definition of tokens.
+    """The features of all codes seen so far. Args: folder: the user's cache by default.
 
-    Args: folder: the user's cache by default.
+    They are in shards: immutable Arrow files with a row for each code, mapped into memory, so that a million shingle
+    sets need none. Shards are named by their content and renamed into place, so that parallel runs cannot disturb each
+    other.
     """
 
-    def __init__(self, detail: Detail, folder: Path | None = None) -> None:
-        self._folder = folder or cache_folder("features", f"v{FEATURES_VERSION}-{detail}-{SCHEME}")
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or cache_folder("features", f"v{FEATURES_VERSION}-{SCHEME}-{PYTHON}")
         self._pending: list[tuple[bytes, Features | str]] = []
-        self._shards: list[Path] = []
-        self._known: dict[bytes, tuple[int, int]] = {}
+        self._shards: list[tuple[Path, pa.RecordBatch]] = []
+        self._known: dict[bytes, tuple[int, int]] = {}  # shard, row
         if folder is None:
             remove_dead(self._folder)
-        for path in sorted(self._folder.glob("*.parquet")):
+        for path in sorted(self._folder.glob("*.arrow")):
             self._open(path)
 
     def __contains__(self, digest: bytes) -> bool:
@@ -249,33 +276,29 @@ class FeatureStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write the features added since the last shard: a table by id, and the shingles, which equal sets share."""
+        """Write the features added since the last shard."""
         if not self._pending:
             return
-        # Named by the codes: runs that compute the same shard write the same file.
-        name = hashlib.sha256(b"".join(digest for digest, _ in self._pending)).hexdigest()[:24]
-        path = self._folder / f"{name}.parquet"
         rows: list[Json] = []
-        offset_of: dict[bytes, int] = {}  # by the name of the set
-        checksum = 0
-        with atomic_file(path.with_suffix(".shingles")) as part, part.open("wb") as blob:
-            for digest, features in self._pending:
-                if isinstance(features, str):
-                    rows.append({"id": digest, "problem": features})
-                    continue
-                if features.shingle_set not in offset_of:
-                    offset_of[features.shingle_set] = blob.tell()
-                    blob.write(features.shingles.tobytes())
-                    checksum = zlib.crc32(features.shingles.tobytes(), checksum)
-                plain = {name: getattr(features, name) for name in (*_CLASSES, "family", "lines", "module")}
-                arrays = {name: getattr(features, name).tobytes() for name in ("signature", "elements")}
-                place = {"shingles_at": offset_of[features.shingle_set], "shingles_count": len(features.shingles)}
-                evidence = [asdict(item) for item in features.pretrained]
-                rows.append({"id": digest, **plain, **arrays, **place, "pretrained": evidence})
-        schema = _SCHEMA.with_metadata({_CHECKSUM: str(checksum)})
-        table = pa.Table.from_pylist(sorted(rows, key=lambda row: row["id"]), schema=schema)
-        with atomic_file(path) as part:  # written after its shingles: the shard exists once this file does
-            pq.write_table(table, part, compression="zstd", compression_level=1)
+        row_of: dict[bytes, int] = {}  # by the digest of a set
+        for digest, features in self._pending:
+            row: Json = {"id": digest}
+            if isinstance(features, str):
+                row["problem"] = features
+            else:
+                row |= {name: getattr(features, name) for name in (*_CLASSES, "family", "pretrained", "module")}
+                row |= {"elements": features.elements.tobytes()}
+                row["set_row"] = row_of.setdefault(features.shingle_set, len(rows))
+                if row["set_row"] == len(rows):
+                    row |= {name: getattr(features, name).tobytes() for name in ("shingles", "signature")}
+            rows.append(row)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, _SCHEMA) as file:
+            file.write_batch(pa.RecordBatch.from_pylist(rows, _SCHEMA))
+        content = sink.getvalue()
+        path = self._folder / f"{hashlib.sha256(content).hexdigest()[:24]}.arrow"
+        with atomic_file(path) as part:
+            part.write_bytes(content)
         self._pending = []
         self._open(path)
 
@@ -287,40 +310,28 @@ class FeatureStore:
             shard, row = self._known[digest]
             wanted.setdefault(shard, []).append((row, code_index))
         for shard, places in sorted(wanted.items()):
-            blob = self._shards[shard].with_suffix(".shingles")
-            with read_cached(self._shards[shard]):
-                rows = pq.read_table(self._shards[shard], columns=_SCHEMA.names[1:]).take([row for row, _ in places])
-                stated = (rows.schema.metadata or {}).get(_CHECKSUM)  # earlier versions state none
-                if stated is not None and int(stated) != zlib.crc32(blob.read_bytes()):
-                    raise ValueError("other shingles")
-            handle = os.open(blob, os.O_RDONLY)
-            weakref.finalize(table, os.close, handle)  # shingles are read from the file as long as the table lives
-            features = (row for batch in rows.to_batches(max_chunksize=1_000) for row in batch.to_pylist())
-            for (_, code_index), row in zip(places, features, strict=True):
-                table.put(code_index, row, handle)
+            path, batch = self._shards[shard]
+            with read_cached(path):
+                if not sha256_file(path).startswith(path.stem):
+                    raise ValueError("other content")
+            plain = batch.select([name for name in _SCHEMA.names if name not in ("id", "shingles", "signature")])
+            for start in range(0, len(places), 1_000):
+                part = places[start : start + 1_000]
+                features = plain.take(pa.array([row for row, _ in part])).to_pylist()
+                for (_, code_index), one in zip(part, features, strict=True):
+                    table.put(code_index, one, batch)
         return table.finish()
 
     def _open(self, path: Path) -> None:
         try:
-            # Not `read_table`, which takes three times as long, and there may be hundreds of shards.
-            index = pq.ParquetFile(path).read(["id", "problem", "shingles_at", "shingles_count"])
-            ids = index["id"]
-            at, count = (index[name].fill_null(0).to_numpy() for name in ("shingles_at", "shingles_count"))
-            # A crash between the two files, or a full disk, leaves shingles shorter than the index says.
-            complete = path.with_suffix(".shingles").stat().st_size == int(
-                (at + 8 * count.astype(np.int64)).max(initial=0)
-            )
-        except (OSError, pa.ArrowInvalid, KeyError):
-            complete = False
-        if not complete:
+            with pa.memory_map(str(path)) as file:
+                batch = pa.ipc.open_file(file).get_batch(0)
+        except (OSError, pa.ArrowInvalid):  # a full disk or a crash left it shorter
             drop_damaged(path)
-            remove_path(path.with_suffix(".shingles"))
             return
-        shard = len(self._shards)
-        self._shards.append(path)
-        for row, (digest, problem) in enumerate(zip(ids.to_pylist(), index["problem"].to_pylist(), strict=True)):
-            if problem is None or not is_other_python(problem):
-                self._known.setdefault(digest, (shard, row))
+        self._shards.append((path, batch))
+        for row, digest in enumerate(batch["id"].to_pylist()):
+            self._known.setdefault(digest, (len(self._shards) - 1, row))
 
 
 #: The problem of a row whose code is Python, and no network.
@@ -373,14 +384,14 @@ class LoadedRecords:
 
 
 def read_corpus(
-    source: RecordSource, codes: CodeFile, detail: Detail, jobs: int | None, store: FeatureStore | None = None
+    source: RecordSource, codes: CodeFile, jobs: int | None, store: FeatureStore | None = None
 ) -> LoadedRecords:
     """Read all rows of a source and load or compute the features of every distinct code.
 
     Args: store: where features are kept; by default the user's cache.
     Raises: UserError if there are no rows, or the source cannot be read.
     """
-    store = store or FeatureStore(detail)
+    store = store or FeatureStore()
     index_of: dict[bytes, int] = {}  # by digest, in the order of the codes
     tables: list[pa.Table] = []
     indices_of_rows: list[npt.NDArray[np.int64]] = []
@@ -405,7 +416,7 @@ def read_corpus(
             # A row without code has the last place, where -1 stands.
             indices_of_rows.append(np.array([*indices, -1], np.int64)[places])
 
-    fill_store(store, new_codes(), detail, jobs)
+    fill_store(store, new_codes(), jobs)
     if not any(table.num_rows for table in tables):
         raise UserError(f"{source.name}: no rows; nothing to curate")
     code_of_row = np.concatenate(indices_of_rows)
@@ -418,11 +429,39 @@ def read_corpus(
     return LoadedRecords(pa.concat_tables(tables), code_of_row, problems, ids, codes, features)
 
 
-def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: Detail, jobs: int | None) -> None:
+_CHUNK_CODES = 48  # in one message to a worker
+
+T = TypeVar("T")
+
+
+def map_codes(
+    work: Callable[[str], T], codes: Iterable[tuple[bytes, str]], jobs: int | None
+) -> Iterator[list[tuple[bytes, T | str]]]:
+    """Yield `work` of every (digest, code) pair, in order, in chunks; reads ahead only a little.
+
+    Args:
+        work: run in other processes, so it must be picklable.
+        jobs: the number of processes; None for one per available core.
+    Returns: (digest, result) pairs; if a worker dies on a code, the result is a text that reports it.
+    """
+    rest = iter(codes)
+    chunks = iter(lambda: list(islice(rest, _CHUNK_CODES)), [])
+    return map_chunks(partial(_with_digest, work), chunks, _report_crash, jobs)
+
+
+def _with_digest(work: Callable[[str], T], item: tuple[bytes, str]) -> tuple[bytes, T | str]:
+    return item[0], work(item[1])
+
+
+def _report_crash(item: tuple[bytes, str]) -> tuple[bytes, str]:
+    return item[0], "Python's parser crashed on it"
+
+
+def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], jobs: int | None) -> None:
     """Compute and store the features of (digest, code) pairs."""
     try:
         with progress("token sets and fingerprints", None, "new codes") as advance:
-            for result in map_codes(partial(code_features, detail=detail), codes, jobs):
+            for result in map_codes(code_features, codes, jobs):
                 for digest, features in result:
                     store.add(digest, features)
                 advance(len(result))
@@ -431,7 +470,7 @@ def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], detail: 
 
 
 #: The parameters that a snapshot and the one that follows it must have in common.
-SAME = ("lexical_threshold", "structural_threshold", "tokens", "graph", "namespace")
+SAME = ("lexical_threshold", "structural_threshold", "graph")
 #: The decision on a published record, from which alone `derive` knows it.
 STAYS = "kept, as in the previous snapshot"
 

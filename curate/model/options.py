@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lemur_core.files import Json
 from lemur_core.files.errors import UsageError
-from lemur_core.similarity import Detail
 from manifests.options import RUNTIME, Option
 
 _ROWS, _BALANCE, _RUNS = "Which rows", "Preferences and minimums", "Running networks"
@@ -65,7 +63,7 @@ class CurateOptions:
         ```python
         from curate import CurateOptions
 
-        loose = CurateOptions(lexical_threshold=0.8, tokens="literal", graph="off")
+        loose = CurateOptions(lexical_threshold=0.8, graph="off")
         print(loose.structural_threshold)  # 0.95, the default
         ```
     """
@@ -94,10 +92,6 @@ class CurateOptions:
         tuple[tuple[str, float], ...],
         Option("Sampling weight of a prefix (repeatable).", metavar="P:FACTOR", panel=_BALANCE, read=parse_upweight),
     ] = ()
-    from_scratch: Annotated[bool, Option("Leave out codes that load weights.", panel=_ROWS)] = False
-    tokens: Annotated[
-        Detail, Option("abstract: as published; literal: names and numbers count too.", metavar="KIND")
-    ] = "abstract"
     graph: Annotated[
         Graphs | None,
         Option("Codes whose computations to compare, in a sandbox; default survivors.", panel=_RUNS),
@@ -105,10 +99,6 @@ class CurateOptions:
     seed: Annotated[int, Option("The seed of the splits and, with --chat, of the faults.", least=0)] = 42
     require_runs: Annotated[bool, Option("Keep only networks that run.", panel=_RUNS)] = False
     runtime: Annotated[Names, RUNTIME] = ()
-    namespace: Annotated[
-        Literal["torch"] | None,
-        Option("Run codes without imports as if they imported torch, nn, F, optim, Tensor, math, np.", panel=_RUNS),
-    ] = None
     unsafe_no_sandbox: Annotated[
         bool, Option("Run networks without a sandbox. Only for code you trust.", panel=_RUNS)
     ] = False
@@ -126,12 +116,8 @@ class CurateOptions:
                 raise UsageError(f"--{option}-threshold {value}: must lie between 0.5 and 1")
         if self.min_per_prefix < 0 or self.topup_per_prefix < 0:
             raise UsageError("--min-per-prefix and --topup-per-prefix: must not be negative")
-        for option, is_set in (
-            ("--unsafe-no-sandbox", self.unsafe_no_sandbox),
-            ("--runtime", bool(self.runtime)),
-            ("--namespace", self.namespace is not None),
-        ):
-            if is_set and not self.runs_code:
+        for option, is_set in (("--unsafe-no-sandbox", self.unsafe_no_sandbox), ("--runtime", bool(self.runtime))):
+            if is_set and self.graphs == "off" and not self.chat:
                 raise UsageError(f"{option}: nothing is run with --graph off and no --chat; leave it out")
         if self.require_runs and self.graphs == "off":
             raise UsageError("--require-runs: a trace says what runs, and nothing is traced with --graph off")
@@ -142,16 +128,6 @@ class CurateOptions:
         columns = {"task": self.task, "dataset": self.dataset, "metric": self.metric}
         own = {} if self.prm is None else {"prm": self.prm}
         return {name: values[0] for name, values in columns.items() if len(values) == 1} | own
-
-    @property
-    def in_sandbox(self) -> Json:
-        """The arguments for running networks."""
-        return {"unsafe": self.unsafe_no_sandbox, "runtime": self.runtime, "namespace": self.namespace}
-
-    @property
-    def runs_code(self) -> bool:
-        """True if any network is run or traced."""
-        return self.chat or self.graphs != "off"
 
     @property
     def graphs(self) -> Graphs:

@@ -5,8 +5,8 @@ These count: a constructor from outside the file that requests trained weights (
 optimizer's state does not count).
 
 A value is followed through names that the same function, class or file assigns, and the defaults of parameters. What
-only a caller decides (`prm["name"]`, a parameter without default) never counts, nor does code under a condition that is
-false or that only a caller decides. docs/similarity.md states the limits of such a rule.
+only a caller decides (`prm["name"]`, a parameter without default) never counts. A call under an `if` counts.
+docs/similarity.md states the limits of such a rule.
 """
 
 import ast
@@ -38,9 +38,8 @@ _OPTIMIZER = re.compile(r"\b(opt\w*|\w*(optim|sched|scaler)\w*)$", re.IGNORECASE
 _ASKING = {"pretrained", "weights", "pretrained_backbone", "weights_backbone", "encoder_weights", "checkpoint_path"}
 
 #: What is known of a value: it requests weights (True, text, a weights enumeration), it is false, it was read from a
-#: checkpoint, or a caller decides it; nothing is known of any other value.
+#: checkpoint, or a caller decides it.
 ASKS, FALSE, LOADED, SETTING = "asks", "false", "loaded", "setting"
-_OPPOSITE = {ASKS: FALSE, FALSE: ASKS, SETTING: SETTING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +54,14 @@ def find_pretrained(code: str) -> tuple[Evidence, ...]:
     """Return the lines of `code` that load trained weights; empty if the network starts from scratch.
 
     Args: code: text that parses.
-    Returns: one piece of evidence per line, in the order of the lines, which count from 1; dead code does not count.
+    Returns: one piece of evidence per line, in the order of the lines, which count from 1.
     """
     if not (any(word in code for word in _WORDS) and _HINTS.search(code)):
         return ()
     lines = re.split(r"\r\n|\r|\n", code)  # as the parser counts them; str.splitlines also splits at form feeds
     rule = _PretrainedRule(ast.parse(code))
     try:
-        line_numbers = sorted({call.lineno for call in rule.calls if rule.loads(call) and not rule.is_dead(call)})
+        line_numbers = sorted({call.lineno for call in rule.calls if rule.loads(call)})
     except RecursionError:  # values nested a thousand deep, which do not occur in networks with weights
         return ()
     return tuple(Evidence(line, lines[line - 1].strip()[:160]) for line in line_numbers if line <= len(lines))
@@ -91,33 +90,24 @@ class _PretrainedRule:
                     for alias in node.names:
                         name = alias.name if alias.asname or origin else alias.name.partition(".")[0]
                         self._imports[alias.asname or name] = origin + name
-                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                    self._defined.add(node.name)
-                    if not isinstance(node, ast.ClassDef):
-                        self._take_parameters(node)
+                case ast.ClassDef(name=name):
+                    self._defined.add(name)
+                case ast.FunctionDef(name=name, args=given) | ast.AsyncFunctionDef(name=name, args=given):
+                    self._defined.add(name)
+                    plain = [*given.posonlyargs, *given.args]
+                    defaults = [*[None] * (len(plain) - len(given.defaults)), *given.defaults, *given.kw_defaults]
+                    for item, default in zip((*plain, *given.kwonlyargs), defaults, strict=True):
+                        self._named[node, item.arg] = [default]
                 case ast.Call():
                     self.calls.append(node)
                 case ast.Assign(targets=targets, value=value):
-                    self._assign(targets, value, node)
-                case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.For(target=target, iter=value):
-                    self._assign([target], value, node)
-
-    def _take_parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        arguments = function.args
-        plain = [*arguments.posonlyargs, *arguments.args]
-        defaults = [*[None] * (len(plain) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
-        for item, default in zip((*plain, *arguments.kwonlyargs), defaults, strict=True):
-            self._named[function, item.arg] = [default]
-
-    def _assign(self, targets: list[ast.expr], value: ast.expr, where: ast.AST) -> None:
-        for target in targets:
-            if isinstance(target, ast.Tuple | ast.List):
-                self._assign(target.elts, value, where)
-            elif isinstance(target, ast.Name):
-                self._named.setdefault((next(self._scopes(where)), target.id), []).append(value)
-            elif isinstance(target, ast.Attribute):
-                owner = next((scope for scope in self._scopes(where) if isinstance(scope, ast.ClassDef)), where)
-                self._named.setdefault((owner, target.attr), []).append(value)
+                    for target in targets:
+                        scopes = list(self._scopes(node))
+                        if isinstance(target, ast.Name):
+                            self._named.setdefault((scopes[0], target.id), []).append(value)
+                        elif isinstance(target, ast.Attribute):
+                            owner = next((scope for scope in scopes if isinstance(scope, ast.ClassDef)), node)
+                            self._named.setdefault((owner, target.attr), []).append(value)
 
     def _scopes(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the functions, classes and the module around a node, innermost first."""
@@ -158,21 +148,6 @@ class _PretrainedRule:
             asking += call.args[:1]
         return any(ASKS in self.values(value) for value in asking)
 
-    def is_dead(self, node: ast.AST) -> bool:
-        """Return True if an enclosing condition prevents the call, unless a caller requests it."""
-        while (parent := self.parents.get(node)) is not None:
-            if isinstance(parent, ast.If | ast.IfExp) and node is not parent.test:
-                in_body = node is parent.body or (isinstance(parent.body, list) and node in parent.body)
-                if self._truth(parent.test) in (FALSE if in_body else ASKS, SETTING):
-                    return True
-            node = parent
-        return False
-
-    def _truth(self, test: ast.expr) -> str:
-        """Return what is known about a condition: ASKS if it holds, FALSE if not, SETTING, or nothing."""
-        values = self.values(test)
-        return SETTING if SETTING in values else next(iter(values)) if len(values) == 1 else ""
-
     def values(self, node: ast.expr | None) -> set[str]:
         """Return the possible values of an expression, as far as known; None means a caller's value."""
         if node is None:
@@ -198,28 +173,12 @@ class _PretrainedRule:
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 owner = next((scope for scope in self._scopes(node) if isinstance(scope, ast.ClassDef)), node)
                 return set().union(*(self.values(value) for value in self._named.get((owner, name), [])))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return {_OPPOSITE.get(self._truth(operand), "")}
-            case ast.Compare(
-                left=left, ops=[ast.Is() | ast.IsNot() as operator], comparators=[ast.Constant(value=None)]
-            ):
-                known = self._truth(left)
-                return {known if isinstance(operator, ast.IsNot) else _OPPOSITE.get(known, "")}
-            case ast.Compare(left=ast.Name(id="__name__")):
-                return {FALSE}
-            case ast.Compare(ops=[ast.Eq() | ast.In()]):
-                return set()  # one name of several that a caller chooses from: possible
-            case ast.BoolOp(op=ast.And(), values=values):
-                truths = {self._truth(value) for value in values}
-                return next(({least} for least in (FALSE, SETTING) if least in truths), self.values(values[-1]))
-            case ast.IfExp(test=test):
-                sides = {ASKS: [node.body], FALSE: [node.orelse], SETTING: []}
-                chosen = sides.get(self._truth(test), [node.body, node.orelse])
-                return set().union(*(self.values(side) for side in chosen))
+            case ast.IfExp(test=test, body=one, orelse=other):
+                known = self.values(test)
+                chosen = [other] if known and known <= {FALSE, SETTING} else [one, other]
+                return set().union(*map(self.values, chosen))
             case ast.Call(args=arguments) if _READERS.search(self._path(node.func)):
                 path = self.values(arguments[0]) if arguments else set()
                 return {SETTING} if path and path <= {SETTING, FALSE} else {LOADED}
-            case ast.Call(func=ast.Name(id="bool") | ast.Attribute(attr="get" | "pop"), args=[*_, value]):
-                return self.values(value)
         below = (self.values(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
         return set().union(*below) & {LOADED, SETTING}

@@ -13,7 +13,6 @@ the size of the fields and drawn to the middle as by one more data set with a me
 Source: Hazen's plotting position; Hyndman and Fan 1996, "Sample quantiles in statistical packages".
 """
 
-import difflib
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ import pyarrow.compute as pc
 
 from curate.model.corpus import NO_MODULE, LoadedRecords
 from curate.model.options import CurateOptions, matching_prefix
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import missing_name
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -106,12 +105,6 @@ def find_left_out(corpus: LoadedRecords, options: CurateOptions, usable: Flags, 
     Raises: UserError if no usable row has a requested value.
     """
     reasons: dict[int, str] = {}
-    if options.from_scratch:
-        pretrained = corpus.features.pretrained
-        loading = np.isin(corpus.code_of_row, np.fromiter(pretrained, np.int64)) & usable
-        for row in np.flatnonzero(loading).tolist():
-            line = pretrained[int(corpus.code_of_row[row])][0].line
-            reasons[row] = f"loads trained weights, line {line} (--from-scratch)"
     if options.include:
         reason = f"name does not start with {', '.join(options.include)} (--include)"
         rows = np.flatnonzero(usable).tolist()
@@ -127,7 +120,8 @@ def _reject_by_value(values: pa.ChunkedArray, column: str, wanted: tuple[str, ..
     counts = Counter({item["values"]: item["counts"] for item in pc.value_counts(present).to_pylist()})
     for value in wanted:
         if value not in counts:
-            raise UserError(f"--{column} {value}: no row has it; {_suggest(value, counts)}")
+            most = sorted(counts, key=lambda known: (-counts[known], known))
+            raise missing_name(f"--{column} {value}: no row has it", value, most)
     chosen = pc.is_in(values, pa.array(wanted, values.type)).combine_chunks().to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(usable & ~chosen)
     stated = values.take(pa.array(rows, pa.int64())).to_pylist()
@@ -135,16 +129,6 @@ def _reject_by_value(values: pa.ChunkedArray, column: str, wanted: tuple[str, ..
         row: f"{column} is {value or 'not stated'} (--{column})"
         for row, value in zip(rows.tolist(), stated, strict=True)
     }
-
-
-def _suggest(value: str, counts: "Counter[str]") -> str:
-    """Suggest the values nearest to one, then the most frequent ones."""
-    plain = {known.casefold(): known for known in sorted(counts)}
-    near = [plain[text] for text in difflib.get_close_matches(value.casefold(), plain, n=3)]
-    most = sorted(counts, key=lambda known: (-counts[known], known))
-    more = f" and {len(most) - _LISTED_VALUES} others" if len(most) > _LISTED_VALUES else ""
-    nearest = f"near: {', '.join(near)}; " if near else ""
-    return f"{nearest}there are {', '.join(most[:_LISTED_VALUES]) or 'none'}{more}"
 
 
 _CONTENT = ("task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")

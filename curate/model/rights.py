@@ -28,7 +28,8 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
 from lemur_core.files.workers import map_chunks
-from lemur_core.similarity.tokens import ClassIndex, ClassText, class_texts
+from lemur_core.similarity.overlap import OverlapIndex
+from lemur_core.similarity.tokens import ClassText, class_texts
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Parent, describe_parent
 from manifests.provenance.licenses import combine_licenses, is_permissive, license_of_code
@@ -88,16 +89,6 @@ class Rights:
             "origin_similarity": origin and origin.similarity,
             "origin_license": origin and origin.license,
         }
-
-    @property
-    def licenses_to_publish(self) -> list[str]:
-        """The licenses of all code that is published; if none is, that of the source."""
-        others = {
-            self.get_license(code_index)
-            for code_index in {*self.own, *(self.origins or {})}
-            if not self.is_blocked(code_index)
-        }
-        return sorted({self.license, *others}) if is_permissive(self.license) else [self.license]
 
     def count(self, kept: Iterable[int], removed: Iterable[int]) -> Json:
         """Count codes by license, unless all have that of the source, and by origin, for the manifest."""
@@ -193,8 +184,8 @@ class Origins:
         for block in blocks:
             first.setdefault(_digest(block.shingles), block)
         self.blocks, self._distinct = len(blocks), list(first.values())
-        self._index = ClassIndex([block.shingles for block in self._distinct], THRESHOLD)
-        self._known: dict[bytes, tuple[int, float] | None] = {}
+        self._index = OverlapIndex((block.shingles, None) for block in self._distinct)
+        self._known: dict[bytes, tuple[int, float]] = {}  # the nearest block, and its similarity
 
     def _read(self, folder: Path) -> Iterator[_OriginBlock]:
         """Yield the blocks of a folder whose class is long enough."""
@@ -236,12 +227,13 @@ class Origins:
             return None
         digest = _digest(text.shingles)
         if digest not in self._known:
-            self._known[digest] = self._index.nearest(text.shingles)
-        near = self._known[digest]
-        if near is None:
+            similarities = self._index.similarities(text.shingles)
+            at = int(similarities.argmax()) if len(similarities) else -1
+            self._known[digest] = (at, float(similarities[at]) if at >= 0 else 0.0)
+        at, similarity = self._known[digest]
+        if similarity < THRESHOLD:
             return None
-        block = self._distinct[near[0]]
-        return Origin(block.block, near[1], block.license, text.name)
+        return Origin(self._distinct[at].block, similarity, self._distinct[at].license, text.name)
 
     @property
     def facts(self) -> Json:

@@ -1,10 +1,10 @@
 """Splits without leakage: groups of near records, which share a split, and their names.
 
 Groups are the connected components of the kept records under "Jaccard >= 0.70, or the same fingerprint, or the same
-graph in eval mode, or the same graph up to widths (G1)". They fill test, then validation, until each has its share of
-every prefix and family: groups of the rarest first, otherwise in an order drawn from the seed and the group itself, so
-that adding or removing a record moves few others. A group larger than half a held-out split goes to train, whatever its
-draw; one with a published split keeps it.
+graph or numbers in eval mode, or the same graph up to widths (G1)". They fill test, then validation, until each has its
+share of every prefix and family: groups of the rarest first, otherwise in an order drawn from the seed and the group
+itself, so that adding or removing a record moves few others. A group larger than half a held-out split goes to train,
+whatever its draw; one with a published split keeps it.
 """
 
 import hashlib

@@ -10,13 +10,12 @@ import pyarrow as pa
 
 from curate.compute.graphs import GraphTracer
 from curate.compute.outcome import CurationOutcome, count_decisions
-from curate.compute.runs import describe_assumptions
+from curate.compute.runs import DEFAULT_TASK, PRM, TASK_DATASETS
 from curate.folder.chat import build_chat
 from curate.folder.page import FACED
 from curate.folder.snapshot import (
     MEASUREMENTS,
     count_measurements,
-    list_removed_rows,
     write_snapshot_tables,
 )
 from curate.model.corpus import CodeFile, LoadedRecords, Previous, read_corpus
@@ -62,13 +61,12 @@ def curate(
     with atomic_folder(out, force=force) as folder:
         # Inside the folder that is written: a killed run leaves one thing behind.
         with tempfile.TemporaryDirectory(dir=folder) as scratch, CodeFile(Path(scratch) / "codes") as codes:
-            corpus = read_corpus(source, codes, options.tokens, jobs)
+            corpus = read_corpus(source, codes, jobs)
             watch.lap("load and features")
             outcome = decide(corpus, options, jobs, previous)
             _check_some_left(corpus, outcome)
             watch.lap("decide")
-            reported = sorted({*outcome.kept, *_list_removed(corpus, outcome)})
-            of_codes = None
+            reported, of_codes = sorted(outcome.rows), None
             if origins:
                 library = Origins(origins, jobs)
                 of_codes, outcome.details["origins"] = library.find_origins(corpus, reported), library.facts
@@ -107,8 +105,9 @@ def decide(
     """Decide every row."""
     if options.graphs == "off":
         return curate_strict(corpus, options, previous=previous)
+    in_sandbox: Json = {"jobs": jobs, "unsafe": options.unsafe_no_sandbox, "runtime": options.runtime}
     try:
-        with GraphTracer(corpus.rows, corpus.codes.__getitem__, jobs=jobs, **options.in_sandbox) as tracer:
+        with GraphTracer(corpus.rows, corpus.codes.__getitem__, **in_sandbox) as tracer:
             outcome = curate_strict(corpus, options, tracer, previous)
     except NoSandboxError as error:
         # Only the default may be left out in silence: what was requested is an error.
@@ -118,18 +117,22 @@ def decide(
         outcome = curate_strict(corpus, options)
         outcome.notes.append("graphs were not compared: nothing can be run here, so no code was run")
         return outcome
-    outcome.notes += describe_assumptions_of(corpus, outcome, options)
+    outcome.notes += describe_assumptions(corpus, outcome)
     return outcome
 
 
-def describe_assumptions_of(corpus: LoadedRecords, outcome: CurationOutcome, options: CurateOptions) -> list[str]:
-    """Return what was assumed to run the kept networks."""
+def describe_assumptions(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
+    """Return a sentence on what was assumed to run the kept networks; none if nothing was."""
     traces = outcome.graphs or {}
-    kept = [code_index for code_index in outcome.kept if code_index in traces]
-    rows = corpus.rows.take(pa.array([outcome.representatives[code_index] for code_index in kept], pa.int64()))
-    records = rows.select(["task", "dataset", "prm"]).to_pylist()
-    codes, errors = map(corpus.codes.__getitem__, kept), (traces[code_index].error for code_index in kept)
-    return describe_assumptions(zip(records, codes, errors, strict=True), options.namespace)
+    traced = (index for index in outcome.kept if index in traces and traces[index].error is None)
+    rows = corpus.rows.take(pa.array([outcome.representatives[code_index] for code_index in traced], pa.int64()))
+    usual = sum(None in record.values() for record in rows.select(["task", "dataset", "prm"]).to_pylist())
+    values = ", ".join(f"{name} {value}" for name, value in PRM.items())
+    note = (
+        f"{plural(usual, 'kept network')} without a stated task, data set or hyperparameters, traced with the usual"
+        f" ones: {DEFAULT_TASK} on {TASK_DATASETS[DEFAULT_TASK]}, {values}"
+    )
+    return [note] if usual else []
 
 
 def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:
@@ -147,10 +150,6 @@ def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:
     raise UserError(f"no record is left: {reason}; the most frequent prefixes are {known}")
 
 
-def _list_removed(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
-    return [int(corpus.code_of_row[row]) for row in list_removed_rows(corpus, outcome)]
-
-
 def describe_options(options: CurateOptions) -> Json:
     """Return the options as they are written down: with the packages of a named set, which may change."""
     return asdict(options) | {"runtime": expand_sets(options.runtime)}
@@ -165,7 +164,7 @@ def write_contents(
     Returns: the rows by path; the counts and the details of its manifest.
     """
     rows, rights = write_snapshot_tables(folder, corpus, outcome, measured), outcome.rights
-    counts = count_decisions(corpus, outcome) | rights.count(outcome.kept, _list_removed(corpus, outcome))
+    counts = count_decisions(corpus, outcome) | rights.count(outcome.kept, outcome.rows.keys() - set(outcome.kept))
     if MEASUREMENTS in rows:
         counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
     details: Json = dict(outcome.details)

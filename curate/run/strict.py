@@ -104,13 +104,12 @@ def curate_strict(
         representatives={code_index: records.representatives[code_index] for code_index in kept},
         splits=split_of,
         clusters=dict(zip(kept, group_names(roots, ids), strict=True)),
-        families={code_index: features.family[code_index] for code_index in records.names},
         scores={code_index: records.scores.get(code_index) for code_index in records.rows},
         weights={code_index: get_weight(records.names[code_index], options.upweight) for code_index in kept},
         rows=records.rows,
         whole=split_corpus(features, corpus.ids, split_of, removed, others, computations, options.seed),
         graphs=None if tracer is None else dict(traces),
-        runs={code_index: traces[code_index] for code_index in kept} if options.require_runs else None,
+        require_runs=options.require_runs,
         notes=shortfalls + describe_off_scale(corpus) + describe_no_networks(corpus),
         details=details,
     )
@@ -127,12 +126,12 @@ def _measure_recall(
 
 
 def name_computations(traces: Mapping[int, GraphTrace]) -> Computations:
-    """Return identities by code; codes that share one must be in one split: equal up to widths, equal in eval mode
-    (they differ in what training draws), and equal in numbers.
+    """Return identities by code; codes that share one must be in one split: equal up to widths, equal in eval mode by
+    graph or numbers (they differ in what training draws), and equal.
     """
-    widths = {code_index: trace.widths for code_index, trace in traces.items() if trace.widths is not None}
-    evals = {code_index: trace.evaluated for code_index, trace in traces.items() if trace.evaluated is not None}
-    return widths, evals, get_computations(traces)
+    kinds = ("graph_widths", "graph_eval", "behavior_eval")
+    named = ({index: name for index, trace in traces.items() if (name := trace.answer.get(kind))} for kind in kinds)
+    return *named, get_computations(traces)
 
 
 # Support for prefixes: records to decide first, so that enough of each prefix are kept. Every removed record is near a
@@ -345,7 +344,7 @@ def _explain_removal(
         reason, one, two = f"computes what {name} computes", traces.get(code_index), traces.get(other)
         if one is not None and two is not None:
             reason += ": other operations, equal numbers" if one.graph != two.graph else ""
-            reason += "; same network, other training" if one.training != two.training else ""
+            reason += "; same network, other training" if one.answer.get("glue") != two.answer.get("glue") else ""
         return reason
     if stage == "leak":
         tie = f"its structure or computation is that of {name}" if similarity == 1 else rounded

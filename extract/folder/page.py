@@ -19,7 +19,6 @@ from extract.specs.make import print_call, read_observed, read_spec_graph, read_
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plural
-from lemur_core.similarity.views import LEXICAL, STRUCTURAL
 from manifests.conversations import read_chat
 from manifests.folders import frame
 from manifests.folders.cards import Card
@@ -105,7 +104,6 @@ def overview(folder: Path, manifest: Manifest) -> frame.Page:
         _failures(rows),
         *_running(rows, counts, details),
         shares("Fidelity", ("", "classes"), fidelity, sum(fidelity.values()), original),
-        _distinct(details["distinct"]),
         _groups("By source", "source", counts["sources"], level, direct=direct if taken else None),
         frame.table("Sources that could not be opened", ["source", "reason"], list(details["unopened"].items())),
         frame.table("Sources that stand in for others", ["source", "taken from", "in the place of"], stand_ins),
@@ -189,22 +187,6 @@ def _running(rows: Sequence[Block], counts: Stated, details: Stated) -> Iterator
         reasons["No lean form"] = Counter(row.lean_error.partition(":")[0] for row in rows if row.lean_error)
     yield _count_shares("Blocks that run forward", numbers, running, intro)
     yield from (shares(title, ("reason", "blocks"), why, running) for title, why in reasons.items())
-
-
-def _distinct(distinct: Mapping[str, int]) -> frame.View:
-    """Return the unique blocks among the executed, by stage of curation, next to the published figure."""
-    numbers = {
-        "executed blocks that can be compared": distinct["codes"],
-        "different but for comments and layout": distinct["exact"],
-        f"and no near text (Jaccard >= {LEXICAL:.2f})": distinct["lexical"],
-        f"and no near structure (Jaccard >= {STRUCTURAL:.2f})": distinct["structural"],
-        "and no other text of the same computation": distinct["graph"],
-    }
-    intro = (
-        "Each line includes those above it; these are the stages of `lemur curate`, over the whole closed file."
-        " NN-RAG's paper counts 771 of its 941 validated blocks (82 %) after text, near text and near structure."
-    )
-    return _count_shares("Unique", numbers, distinct["codes"], intro)
 
 
 def _groups(

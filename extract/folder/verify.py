@@ -60,7 +60,7 @@ from manifests.records import LEVELS, Block, Spec
 
 
 #: Details of the manifest that the stages and sources state.
-_GIVEN = frozenset({"sources", "unopened", "notes", "distinct", "withheld"})
+_GIVEN = frozenset({"sources", "unopened", "notes", "withheld"})
 
 
 def _derive(folder: Folder, made: Path) -> Json:
@@ -86,8 +86,8 @@ def _derive(folder: Folder, made: Path) -> Json:
         write_spec_tables(made, again, [stated[spec.block] for spec in again])
         return {}
     shutil.copyfile(path / REQUIREMENTS, made / REQUIREMENTS)
-    _, counts, details = write_contents(made, rows, again, facts)
-    return {"counts": counts, "details": {"distinct": details["distinct"]}}
+    _, counts, _ = write_contents(made, rows, again, facts)
+    return {"counts": counts}
 
 
 def _derive_rows(stored: Sequence[Block], specs: dict[str, Spec], jobs: int | None) -> list[Block]:

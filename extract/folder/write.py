@@ -8,7 +8,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from packaging.version import Version
 
 from extract.folder.chat import build_chat
 from extract.folder.page import FACED
-from extract.model.results import Result, RunFacts, at_least, count_rows
+from extract.model.results import Result, RunFacts, count_rows
 from extract.resolve.distributions import add_versions, list_imports
 from extract.resolve.modules import RUNTIME, list_packages
 from extract.resolve.standins import replacement_source
@@ -27,7 +26,6 @@ from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.cached import run_versions
-from lemur_core.similarity.views import Distinct, count_distinct
 from lemur_core.source.quality import code_quality
 from manifests.conversations import write_chat_tables
 from manifests.folders.manifest import Input, Manifest, Stopwatch, package_versions
@@ -101,11 +99,8 @@ def write_contents(
     """
     counts = count_rows(rows, facts.targets)
     tables, dataset = _write_dataset(folder, specs, rows, facts)
-    # Duplicates are counted among validated blocks alone, as the paper counts them.
-    executed = [(row.code, row.graph) for row in rows if row.code and at_least(row.level, "executed")]
-    distinct = count_distinct([code for code, _ in executed], [graph for _, graph in executed])
     written = {TABLE: len(rows), SPECS: len(specs), **tables}
-    return written, {**counts, **dataset}, _manifest_details(facts, distinct)
+    return written, {**counts, **dataset}, _manifest_details(facts)
 
 
 def qualities(codes: Sequence[str | None], jobs: int | None = None) -> list[float | None]:
@@ -147,12 +142,12 @@ def write_blocks(folder: Path, rows: Sequence[Block], level: str) -> None:
         (folder / NAMES).write_text(json.dumps(names, indent=1) + "\n", encoding="utf-8", newline="\n")
 
 
-def _manifest_details(facts: RunFacts, distinct: Distinct) -> dict[str, Any]:
+def _manifest_details(facts: RunFacts) -> dict[str, Any]:
     sources = [
         {name: getattr(source, name) for name in _OF_SOURCES} | {"files": len(source.files)} for source in facts.sources
     ]
     events = {"unopened": dict(facts.unopened), "notes": facts.notes}
-    return {"sources": sources, **events, "distinct": asdict(distinct), **facts.details}
+    return {"sources": sources, **events, **facts.details}
 
 
 def code_paths(blocks: Iterable[str]) -> dict[str, str]:

@@ -26,7 +26,6 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain, decode_python
 from lemur_core.sandbox.server.received import read_json
-from lemur_core.similarity import Detail
 from lemur_core.similarity.outline import MAX_CODE_BYTES
 from lemur_core.source.text import parse_code
 from manifests.provenance.licenses import is_permissive, read_head
@@ -69,11 +68,8 @@ class Inspection:
     certificate: str = ""  # 32 digits at the end of the name that are not LEMUR's digest of the code up to 2.2.11
 
 
-def inspect_network(details: tuple[Detail, ...], item: tuple[str, bytes]) -> Inspection:
-    """Check the file of a network.
-
-    Args: details: what its features keep of names and values. item: its path and bytes.
-    """
+def inspect_network(item: tuple[str, bytes]) -> Inspection:
+    """Check the file of a network. Args: item: its path and bytes."""
     path, data = item
     findings = list(_find_secrets(data))
     if len(data) > MAX_CODE_BYTES:
@@ -95,7 +91,7 @@ def inspect_network(details: tuple[Detail, ...], item: tuple[str, bytes]) -> Ins
         findings.append(Refusal("name", what))
     stated = (license_ for license_ in read_head(code).licenses if not is_permissive(license_))
     findings += (Refusal("license", f"its head states {license_}, which does not permit it") for license_ in stated)
-    query = build_query(path, code, details)
+    query = build_query(path, code)
     if isinstance(query, str):  # `check_contract` reports what cannot be parsed
         return Inspection(tuple(findings) if findings else (Refusal("contract", query),))
     return Inspection(tuple(findings), query, _read_supported(code), certificate)

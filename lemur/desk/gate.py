@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -108,7 +107,7 @@ def gate(
         note = f"nothing to check: no {kinds} among {plural(len(contribution.others), 'file')}"
         return GateReport((), _describe_coverage([]), (note,))
     index = NoveltyIndex(references, jobs=jobs)
-    inspections = _inspect(contribution, index, jobs)
+    inspections = _inspect(contribution, jobs)
     trials = {path: read_trials(data) for path, data in contribution.statistics.items()}
     findings = {path: list(item.findings) for path, item in inspections.items()}
     findings |= _inspect_statistics(contribution, inspections, trials)
@@ -131,7 +130,7 @@ def gate(
         f"{name}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them"
         for name in against
-        if index.absence is None and not any(str(folder) == name for folder in index.with_graphs)
+        if index.absence is None and not any(corpus.name == name for corpus in index.corpora if corpus.has_graphs)
     ]
     if index.absence is not None:
         notes.append(f"no network was run, and no graphs are compared: {index.absence}")
@@ -157,13 +156,13 @@ def _open_reference(name: str) -> Path | RecordSource:
     raise UserError(f"{name}: no such folder; --against takes a snapshot, lemur[@VERSION] or lemur-db[@VERSION]")
 
 
-def _inspect(contribution: Contribution, index: NoveltyIndex, jobs: int | None) -> dict[str, Inspection]:
+def _inspect(contribution: Contribution, jobs: int | None) -> dict[str, Inspection]:
     """Check each network by itself, in worker processes."""
     items = list(contribution.networks.items())
     chunks = [items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK)]
     results: list[Inspection] = []
     with progress("files", len(items), "networks") as advance:
-        for part in map_chunks(partial(inspect_network, index.details), chunks, _report_crash, jobs):
+        for part in map_chunks(inspect_network, chunks, _report_crash, jobs):
             results += part
             advance(len(part))
     return dict(zip(contribution.networks, results, strict=True))

@@ -13,7 +13,7 @@
     moves the scores of images that it has not seen toward their labels |
 | conforms | the requested block, called as its spec states, has the spec's shapes, parameters and half of its motifs;
     without motifs, most of its operations; without parameters, its outputs |
-| novel | by curation's thresholds and by the graph it equals nothing in snapshots, the library or this run |
+| novel | by curation's thresholds it equals nothing in snapshots, the library or this run, nor a network by graph |
 
 Code is executed only in the sandbox. Code that exceeds a limit there is not retried with wider limits.
 """
@@ -194,7 +194,7 @@ class Prover:
         if networks and self._folders:
             codes = {str(number): network.code or "" for number, network in enumerate(networks)}
             report = novel(codes, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
-            for network, facts in zip(networks, report.facts["files"], strict=True):
+            for network, facts in zip(networks, report["files"], strict=True):
                 near = facts["nearest"][0] if facts["nearest"] else None
                 network.facts["nearest"] = near and {
                     name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")

@@ -17,7 +17,7 @@ with the input are letters; equal letters were equal in all runs, and a setting 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -454,20 +454,13 @@ def _find_upsampling(facts: Facts, index: int, node: Node) -> Motif | None:
     return facts.motif(index) if prod(after[2:]) > prod(before[2:]) and len(after) > 2 else None
 
 
-def _find_partition(facts: Facts, index: int, node: Node) -> Motif | None:
-    """`N×H×W×C` as `N×H/a×a×W/b×b×C`, the windows to the front, and one window after the other."""
-    return _find_windows(facts, index, node, (1, 3), (2, 4), inverse=False)
-
-
-def _find_merge(facts: Facts, index: int, node: Node) -> Motif | None:
-    """The way back: windows as `N×H/a×W/b×a×b×C`, their rows side by side, and one image after the other."""
-    return _find_windows(facts, index, node, (1, 2), (3, 4), inverse=True)
-
-
 def _find_windows(
-    facts: Facts, index: int, node: Node, grid: tuple[int, int], window: tuple[int, int], *, inverse: bool
+    facts: Facts, index: int, node: Node, *, grid: tuple[int, int], window: tuple[int, int], inverse: bool
 ) -> Motif | None:
-    """Args: grid, window: which of the six parts count the windows, and the places of one window."""
+    """`N×H×W×C` as `N×H/a×a×W/b×b×C`, the windows to the front, and one window after the other; or the way back.
+
+    Args: grid, window: which of the six parts count the windows, and the places of one window.
+    """
     nodes = facts.graph.nodes
     if node.op != "reshape":
         return None
@@ -488,10 +481,6 @@ def _find_windows(
     return facts.motif(cut.node, node.inputs[0].node, index) if fits else None
 
 
-def _find_recurrence(facts: Facts, index: int, node: Node) -> Motif | None:
-    return facts.motif(index) if node.op in _RECURRENT else None
-
-
 def _find_embedding(facts: Facts, index: int, node: Node) -> Motif | None:
     return facts.motif(index) if node.op == "embedding" and node.inputs[0].node in facts.learned else None
 
@@ -503,9 +492,9 @@ _MOTIFS: Mapping[str, Callable[[Facts, int, Node], Motif | None]] = {
     "normalization": _find_normalization,
     "pooling": _find_pooling,
     "upsampling": _find_upsampling,
-    "window partition": _find_partition,
-    "window merge": _find_merge,
-    "recurrence": _find_recurrence,
+    "window partition": partial(_find_windows, grid=(1, 3), window=(2, 4), inverse=False),
+    "window merge": partial(_find_windows, grid=(1, 2), window=(3, 4), inverse=True),
+    "recurrence": lambda facts, index, node: facts.motif(index) if node.op in _RECURRENT else None,
     "embedding": _find_embedding,
 }
 

@@ -3,11 +3,9 @@
 import ast
 import hashlib
 import math
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 from lemur_core.files.foreign import decode_python
@@ -21,18 +19,8 @@ _SILENT_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 #: A network's code is tens of kilobytes at most; a file a hundred times larger is data, and is not parsed.
 MAX_CODE_BYTES = 1_000_000
 
-#: Line beginnings that are valid since a Python version: PEP 695 and 701; 696; 750 and 758.
-_LATER = tuple(
-    (since, re.compile(text))
-    for since, text in (
-        ((3, 12), r"\s*type\s+\w+\s*(?:\[.*\])?\s*="),
-        ((3, 12), r".*\b(?:[fF][rR]?|[rR][fF])['\"]"),
-        ((3, 13), r"\s*(?:class|(?:async\s+)?def)\s+\w+\s*\["),
-        ((3, 14), r".*\b(?:[tT][rR]?|[rR][tT])['\"]"),
-        ((3, 14), r"\s*except\*?\s[^:(]+,"),
-    )
-)
-_NEWER = f"not Python {sys.version_info.major}.{sys.version_info.minor}, but perhaps a newer one"
+#: Whose syntax decides what is no code.
+PYTHON = "{}.{}".format(*sys.version_info)
 
 #: The classes around a call (indices, outermost first).
 Owners = tuple[int, ...]
@@ -87,27 +75,11 @@ def outline_code(code: str) -> Outline | str:
     try:
         return outline_tree(ast.parse(decode_python(code)))
     except SyntaxError as error:
-        line = error.lineno or 1
-        newer = any(since > sys.version_info[:2] and pattern.match(_line(code, line)) for since, pattern in _LATER)
-        return f"{_NEWER if newer else 'not Python'}: line {line}: {error.msg}"[:200]
+        return f"not Python {PYTHON}: line {error.lineno or 1}: {error.msg}"[:200]
     except ValueError as error:
         return f"not Python: {error}"[:200]
     except (RecursionError, MemoryError):
         return "nested too deeply for Python's parser"
-
-
-def _line(code: str, number: int) -> str:
-    """Return a line of a code, counted from 1; only the beginning of a long one."""
-    return next(iter(code.splitlines()[number - 1 : number]), "")[:1_000]
-
-
-def is_other_python(reason: str) -> bool:
-    """Return whether a reason came from another Python version, and need not hold for this one.
-
-    Args: reason: from `outline_code`, possibly recorded under another Python.
-    Returns: True only for `not Python 3.x, but perhaps a newer one` with another version than this one's.
-    """
-    return reason.startswith("not Python ") and not reason.startswith(_NEWER)
 
 
 def outline_tree(tree: ast.Module) -> Outline:
@@ -170,11 +142,13 @@ def outline_tree(tree: ast.Module) -> Outline:
 
 def _write_fields(node: ast.AST, kind: type[ast.AST], outline: Outline) -> list[Any]:
     """Write the title and the plain fields of a node, and return its children, in order."""
-    title, values = _FIELDS.get(kind) or _describe_kind(kind)
     children: list[Any] = []
     write = outline.text.append
-    write(title)
-    for value in values(node):
+    write(kind.__name__)
+    for name in kind._fields:
+        if name in _SILENT_FIELDS:
+            continue
+        value = getattr(node, name)
         if isinstance(value, list):
             if value and isinstance(value[0], ast.stmt):
                 _gather_docstrings(value, outline)
@@ -209,24 +183,6 @@ def last_name(node: ast.AST) -> str | None:
 
 #: Python may refuse to format an int with more decimal digits.
 _MANY_DIGITS = 10**4000
-
-
-def _describe_kind(kind: type[ast.AST]) -> tuple[str, Callable[[ast.AST], tuple[Any, ...]]]:
-    """Return the name of a node type, and a function that reads its relevant fields."""
-    fields = [name for name in kind._fields if name not in _SILENT_FIELDS]
-    get = attrgetter(*fields) if fields else None
-    several = len(fields) > 1
-
-    def values(node: ast.AST) -> tuple[Any, ...]:
-        if get is None:
-            return ()
-        return get(node) if several else (get(node),)
-
-    entry = _FIELDS[kind] = kind.__name__, get if get is not None and several else values
-    return entry
-
-
-_FIELDS: dict[type[ast.AST], tuple[str, Callable[[ast.AST], tuple[Any, ...]]]] = {}
 
 
 def _outline_class(node: ast.ClassDef) -> ClassOutline:

@@ -18,6 +18,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from keyword import iskeyword
 from typing import Any, NamedTuple
@@ -25,8 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lemur_core.similarity import Detail
-from lemur_core.similarity.minhash import ESTIMATE_MARGIN, PERMUTATIONS, band_keys, banding_for, jaccard, signature
 from lemur_core.similarity.outline import CONTRACT_FUNCTIONS, ClassOutline, Outline, outline_code
 
 #: Tokens per shingle, as published.
@@ -133,20 +132,15 @@ def span_tokens(code: str, outline: Outline, spans: Sequence[tuple[int, int]]) -
     return [token for token in tokens if token[0] != "#"] if "#" in text else tokens
 
 
-def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) -> npt.NDArray[np.uint64]:
+def shingle_hashes(tokens: list[str], declared: frozenset[str]) -> npt.NDArray[np.uint64]:
     """Return the set of shingles as sorted distinct 64-bit hashes, shape (n,); empty only if there are no tokens.
 
     Two different shingles share a hash with a chance of 2**-64.
     """
-    if detail == "abstract":
-        table = _ABSTRACT
-        own = {name: _hash(name) for name in declared}
-        ids = [own.get(token) or table[token] for token in tokens]
-    else:
-        ids = [_LITERAL[token] for token in tokens]
-    if not ids:
+    if not tokens:
         return np.empty(0, np.uint64)
-    values = np.array(ids, np.uint64)
+    own = {name: _hash(name) for name in declared}
+    values = np.array([own.get(token) or _abstract_hash(token) for token in tokens], np.uint64)
     width = min(SHINGLE_TOKENS, len(values))
     count = len(values) - width + 1
     mixed = np.zeros(count, np.uint64)
@@ -154,13 +148,7 @@ def shingle_hashes(tokens: list[str], declared: frozenset[str], detail: Detail) 
     with np.errstate(over="ignore"):
         for offset in range(width):
             mixed = mixed * _MULTIPLIER + values[offset : offset + count]
-        mixed = _finish(mixed + np.uint64(width))
-        unique, counts = np.unique(mixed, return_counts=True)
-        # Here repeats count: the nth occurrence of a shingle is a separate element.
-        if detail == "literal" and counts.max() > 1:
-            extra = [_finish(unique[counts > nth] + np.uint64(nth)) for nth in range(1, int(counts.max()))]
-            unique = np.unique(np.concatenate([unique, *extra]))
-    return unique
+        return np.unique(_finish(mixed + np.uint64(width)))
 
 
 def literal_digest(tokens: list[str]) -> bytes:
@@ -194,19 +182,9 @@ def _hash(token: str) -> int:
     return int.from_bytes(hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") | 1
 
 
-class _TokenTable(dict[str, int]):
-    """Token to 64-bit value, computed once per distinct token and process."""
-
-    def __init__(self, detail: Detail) -> None:
-        super().__init__()
-        self._detail = detail
-
-    def __missing__(self, token: str) -> int:
-        value = _hash(token if self._detail == "literal" else _abstract(token))
-        # Bounded, because the names in a corpus are not.
-        if len(self) < 200_000:
-            self[token] = value
-        return value
+@lru_cache(maxsize=200_000)
+def _abstract_hash(token: str) -> int:
+    return _hash(_abstract(token))
 
 
 def _abstract(token: str) -> str:
@@ -231,8 +209,6 @@ def _finish(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_ABSTRACT = _TokenTable("abstract")
-_LITERAL = _TokenTable("literal")
 
 
 # -- classes --------------------------------------------
@@ -283,48 +259,13 @@ def _shingles(code: str, outline: Outline, item: ClassOutline) -> npt.NDArray[np
         _ANY if before != "." and token.isidentifier() and not iskeyword(token) else token
         for before, token in pairwise(["", *tokens])
     ]
-    return shingle_hashes(masked, frozenset(), "abstract")
-
-
-class ClassIndex:
-    """Nearest-neighbor index of classes by their shingles: MinHash-LSH proposes, the exact Jaccard decides.
-
-    See `lemur_core.similarity.index` for the chance of missing a pair.
-    """
-
-    def __init__(self, classes: Sequence[npt.NDArray[np.uint64]], threshold: float) -> None:
-        """Index these classes, which are numbered in order and not empty."""
-        self.threshold, self._classes, self._banding = threshold, classes, banding_for(threshold)
-        self._signatures = np.array([signature(shingles) for shingles in classes], np.uint32).reshape(-1, PERMUTATIONS)
-        keys = band_keys(self._signatures, self._banding).ravel()
-        self._order = np.argsort(keys, kind="stable")
-        self._keys = keys[self._order]
-
-    def nearest(self, shingles: npt.NDArray[np.uint64]) -> tuple[int, float] | None:
-        """Return the number and similarity of the most similar class, if it reaches the threshold.
-
-        Of several equally similar classes, the first is returned.
-        """
-        own = signature(shingles)
-        keys = band_keys(own[None, :], self._banding)[0]
-        low, high = (np.searchsorted(self._keys, keys, side) for side in ("left", "right"))
-        matches = [self._order[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True)]
-        numbers = np.unique(np.concatenate([_NONE, *matches]) // self._banding.bands)
-        estimates = np.count_nonzero(self._signatures[numbers] == own, axis=1) / PERMUTATIONS
-        likely = numbers[estimates >= self.threshold - ESTIMATE_MARGIN].tolist()
-        similarities = [(jaccard(shingles, self._classes[number]), -number) for number in likely]
-        similarity, number = max(similarities, default=(0.0, 0))
-        return (-number, similarity) if similarity >= self.threshold else None
-
-
-_NONE = np.empty(0, np.int64)
+    return shingle_hashes(masked, frozenset())
 
 
 #: Tokens per shingle.
 SHINGLE = 5
 
 _BLOCK = 256
-_DENSE = 4_000_000  # elements of a matrix
 _WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -359,29 +300,19 @@ def near_pairs(sets: Sequence[Numbers], threshold: float) -> Iterator[tuple[Numb
     Args: sets: as from `shingles`. threshold: the least Jaccard similarity, above 0.
     Returns: two arrays of equal length per block; each pair occurs in both orders.
     """
+    import scipy.sparse as sp  # it takes long to import
+
     if len(sets) < 2:
         return
     sizes = np.array([len(item) for item in sets], np.float64)
     ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     columns = np.unique(np.concatenate(list(sets)), return_inverse=True)[1]
-    matrix = _make_incidence(columns, ends)
+    shape = (len(sets), int(columns.max(initial=0)) + 1)
+    matrix = sp.csr_array((np.ones(len(columns), np.float32), columns, ends), shape=shape)
     for start in range(0, len(sets), _BLOCK):
         stop = min(start + _BLOCK, len(sets))
-        product = matrix[start:stop] @ matrix.T
-        shared = product if isinstance(product, np.ndarray) else product.toarray()
+        shared = (matrix[start:stop] @ matrix.T).toarray()
         shared[np.arange(stop - start), np.arange(start, stop)] = 0  # with itself
         union = sizes[start:stop, None] + sizes[None, :] - shared
         first, second = np.nonzero(shared >= threshold * union)
         yield first + start, second
-
-
-def _make_incidence(columns: Numbers, ends: Numbers) -> Any:
-    """Return the matrix of sets by elements, with ones; dense if small, since SciPy takes longer to import."""
-    data, shape = np.ones(len(columns), np.float32), (len(ends) - 1, int(columns.max(initial=0)) + 1)
-    if shape[0] * shape[1] <= _DENSE:
-        matrix = np.zeros(shape, np.float32)
-        matrix[np.repeat(np.arange(shape[0]), np.diff(ends)), columns] = 1
-        return matrix
-    import scipy.sparse as sp
-
-    return sp.csr_array((data, columns, ends), shape=shape)

@@ -480,12 +480,10 @@ def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def verify_folder(
-    kind: Kind, path: Path, *, jobs: int | None = None, further: Callable[[], list[Check]] | None = None
-) -> list[Check]:
+def verify_folder(kind: Kind, path: Path, *, jobs: int | None = None) -> list[Check]:
     """Return all checks of a folder, in a fixed order.
 
-    Args: jobs: worker processes; all cores by default. further: checks to run if all others pass.
+    Args: jobs: worker processes; all cores by default.
     Raises: UserError if it has no manifest.
     """
     manifest = read_unchecked_manifest(path)
@@ -503,8 +501,6 @@ def verify_folder(
     # A page of wrong tables differs, too: that would report one fault twice.
     if kind.page is not None and (path / INDEX).is_file() and all(check.ok for check in checks):
         checks += run_checks("page", partial(_check_page, kind, folder))
-    if further is not None and all(check.ok for check in checks):
-        checks += further()
     return checks
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import GenericAlias
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError, create_model
 
@@ -340,8 +340,7 @@ STATED: dict[str, Json] = {
     "snapshot": {
         "parameters": _allow(
             source=_Text, graph=_Text, license=_Text, seed=int, require_runs=bool,
-            lexical_threshold=_Threshold, structural_threshold=_Threshold, tokens=Literal["abstract", "literal"],
-            namespace=Literal["torch"] | None, chat=bool,
+            lexical_threshold=_Threshold, structural_threshold=_Threshold, chat=bool,
         ),
         "counts": _allow(
             rows=_Rows, networks=_Count, names=_Count, codes=_Count, splits=_Counts, prefixes=_GROUPS, families=_GROUPS,

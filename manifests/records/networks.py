@@ -159,6 +159,7 @@ class GraphRow(Record):
     behavior: Behavior | None = Field(
         default=None, description="the same in numbers; null if no other traced code could compute the same"
     )
+    behavior_eval: Behavior | None = Field(default=None, description="the numbers of eval mode alone")
     error: str | None = Field(description="why there is no graph: category and one line")
     train_error: str | None = Field(description="why there is no graph of train mode")
     route: Literal["meta", "cpu"] | None = Field(description="recorded without values (meta) or with values (cpu)")

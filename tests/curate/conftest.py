@@ -78,20 +78,20 @@ class Curated:
 
 
 @cache
-def open_store(detail: str, _folder: Path) -> FeatureStore:
+def open_store(_folder: Path) -> FeatureStore:
     """One store for all tests that have a cache folder in common: opening one reads all its files."""
-    return FeatureStore(detail)  # type: ignore[arg-type]
+    return FeatureStore()
 
 
-def warm_features(codes: Iterable[str], detail: str = "abstract") -> FeatureStore:
+def warm_features(codes: Iterable[str]) -> FeatureStore:
     """Put the features of all codes into the store, so that a curation of them starts no worker."""
-    store = open_store(detail, cache_folder("features"))
+    store = open_store(cache_folder("features"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for code in dict.fromkeys(codes):
             digest = hashlib.sha256(code.encode()).digest()
             if digest not in store:
-                store.add(digest, code_features(code, detail))  # type: ignore[arg-type]
+                store.add(digest, code_features(code))
     store.flush()
     return store
 
@@ -116,10 +116,10 @@ def curated() -> Iterator[Callable[..., Curated]]:
         def run(rows: Sequence[Row], *, batch_rows: int = BATCH_ROWS, **chosen: Any) -> Curated:
             options = CurateOptions(**chosen)
             given = (row["nn_code"] for row in rows if row.get("nn_code") is not None)
-            store = warm_features(given, options.tokens)
+            store = warm_features(given)
             codes = stack.enter_context(CodeFile(folder / f"codes-{next(numbers)}"))
             with redirect_stderr(io.StringIO()):  # a line of progress for each of thousands of runs
-                corpus = read_corpus(MemorySource(rows, batch_rows), codes, options.tokens, jobs=1, store=store)
+                corpus = read_corpus(MemorySource(rows, batch_rows), codes, jobs=1, store=store)
             return Curated(list(rows), corpus, curate_strict(corpus, options), options)
 
         yield run

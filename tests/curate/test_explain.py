@@ -65,7 +65,6 @@ def codes(network: Callable[..., str]) -> dict[str, str]:
         "twin": first,
         "other twin": second,
         "broken": "def broken(:\n",
-        "pretrained": 'import torchvision\nNet = torchvision.models.resnet18(weights="DEFAULT")\n',
     }
 
 
@@ -97,14 +96,14 @@ def snapshot(
         row("broken-net", "broken", 0.1),
         row("empty-net", None, 0.1),
         row("far-net", None, 0.1),
-        row("pretrained-net", "pretrained", 0.99),
+        {**row("elsewhere-net", "far", 0.99), "dataset": "mnist"},
         row("empty-net", None, 0.2),
     ]
     folder = tmp_path_factory.mktemp("explain")
     source = folder / "rows.jsonl"
     source.write_text("".join(json.dumps(item) + "\n" for item in rows), encoding="utf-8")
     warm(codes.values())
-    curate(open_source(str(source)), folder / "out", CurateOptions(from_scratch=True), jobs=1)
+    curate(open_source(str(source)), folder / "out", CurateOptions(dataset=("cifar-10",)), jobs=1)
     return folder / "out"
 
 
@@ -127,7 +126,7 @@ def test_kept(snapshot: Path, codes: dict[str, str]) -> None:
     assert (facts["kept"], facts["stage"], facts["canonical"], facts["diff"]) == (True, None, None, None)
     assert facts["id"] == digest_of(codes["base"]) == labels["id"]
     assert labels["outcome"] == "kept"
-    assert labels["row"] == "1, and 2 further rows of this network"
+    assert labels["row"] == "1"
     assert labels["split"] == facts["record"]["split"]
     assert labels["cluster"] == facts["record"]["cluster"]
     assert labels["score"] == f"{facts['record']['score']:.4g}"
@@ -140,18 +139,16 @@ def test_what_a_kept_record_stands_for(snapshot: Path, codes: dict[str, str]) ->
     facts = explain(snapshot, "base-net").facts["stands_for"]
     assert facts["networks"] == 6
     assert facts["by_stage"] == {"exact": 2, "lexical": 3, "structural": 1, "graph": 0}
-    entries = [*facts["nearest"], *facts["least_similar"]]
+    entries = facts["nearest"]
     assert [entry["name"] for entry in entries] == [
-        "comment-net", "copy-net", "structural-net", "alias-net", "lexical-net", "least-net",
+        "comment-net", "copy-net", "structural-net", "alias-net", "lexical-net",
     ]  # fmt: skip
     similarities = [entry["similarity"] for entry in entries]
     assert similarities[:3] == [1.0, 1.0, 1.0]
-    assert 1 > similarities[3] == similarities[4] > similarities[5] >= 0.9
-    assert entries[5]["id"] == digest_of(codes["least"])
+    assert 1 > similarities[3] == similarities[4] >= 0.9
     lines = explain(snapshot, "base-net").lines
     assert "stands for  6 removed networks: 2 exact, 3 lexical, 1 structural" in lines
-    assert [line.split()[-2] for line in lines[-6:]] == [entry["name"] for entry in entries]
-    assert (lines[-6].split()[0], lines[-1].split()[0]) == ("nearest", "farthest")
+    assert [line.split()[-2] for line in lines[-5:]] == [entry["name"] for entry in entries]
 
 
 def test_the_folder_is_named_by_an_option_or_first(snapshot: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,8 +218,6 @@ def test_kept_without_accuracy_and_with_a_row_of_no_use(snapshot: Path) -> None:
     assert "score" not in labels
     assert labels["stands for"] == "itself alone"
     assert labels["row"] == "10"
-    assert labels["unusable"].startswith("row 17 of this name: ")
-    assert [other["row"] for other in told.facts["unusable_rows"]] == [17]
 
 
 def test_facts_are_json_and_lines_are_single(snapshot: Path) -> None:
@@ -254,14 +249,14 @@ def test_by_id(snapshot: Path, codes: dict[str, str], form: Callable[[str], str]
 def test_what_names_several_codes_names_none(snapshot: Path, codes: dict[str, str]) -> None:
     first, second = digest_of(codes["twin"]), digest_of(codes["other twin"])
     message = error_of(snapshot, first[:6])
-    assert message.startswith(f"'{first[:6]}' begins 2 ids: ")
-    assert f"{first[:16]} (twin-net)" in message
-    assert f"{second[:16]} (other-twin-net)" in message
+    assert message.startswith(f"'{first[:6]}' begins the ids of 2 codes: ")
+    assert f"{first[:16]} twin-net (kept)" in message
+    assert f"{second[:16]} other-twin-net" in message
     assert explain(snapshot, first[:16]).facts["id"] == first
     message = error_of(snapshot, "ambiguous-net")
     assert message.startswith("'ambiguous-net' is the name of 2 codes: ")
     for code in ("one", "two"):
-        assert f"{digest_of(codes[code])[:16]} (kept)" in message
+        assert f"{digest_of(codes[code])[:16]} ambiguous-net (kept)" in message
 
 
 @table(__file__, "explain.md", "Unknown name lists near ones", globals())

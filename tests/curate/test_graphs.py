@@ -12,14 +12,12 @@ import pytest
 from curate.compute.graphs import (
     GraphTrace,
     GraphTracer,
-    describe_trace_failure,
     find_candidates,
     find_faults,
     get_computations,
 )
-from curate.compute.runs import NetFailure
 from curate.folder.explain import explain
-from curate.kinds import compute_again, verify
+from curate.kinds import verify
 from curate.model.options import CurateOptions, Graphs
 from curate.run.pipeline import curate
 from lemur_core.files.errors import NoSandboxError
@@ -198,22 +196,6 @@ def test_verify_compares_the_runtime_of_the_graphs(folders: dict[Graphs, Path], 
     assert "the manifest names 1.0" in graphs.detail
 
 
-@pytest.mark.parametrize(
-    ("error", "stored"),
-    [
-        ("ModuleNotFoundError: No module named 'a.b' (line 1: import a.b)", ""),
-        ("ImportError: please install a", "; No module named 'a.b'"),
-        ("ImportError: No module named 'c'", "; No module named 'a.b'"),
-    ],
-)
-def test_the_stored_error_names_the_missing_package(error: str, stored: str) -> None:
-    failure = NetFailure("missing_dependency", error, "a.b")
-    text = describe_trace_failure(failure)
-    assert text == f"{failure.fault}{stored}"
-    assert GraphTrace({"error": text}).missing == "a"
-    assert GraphTrace({"error": text.replace("missing_dependency", "forward_failed")}).missing == ""
-
-
 # The numeric opinion: equal numbers are one computation whatever the graphs say, and different ones are two.
 
 
@@ -300,7 +282,7 @@ def test_numbers_of_other_sizes_merge_nothing_and_are_no_fault(tmp_path: Path) -
         "3x3x32x32,2x3x256x32,2x3x32x256",
     }
     assert read_manifest(tmp_path / "pools").counts["graphs"]["faults"] == []
-    assert [check for check in verify(tmp_path / "pools", jobs=1, recompute=5) if not check.ok] == []
+    assert [check for check in verify(tmp_path / "pools", jobs=1) if not check.ok] == []
 
 
 def test_a_rate_that_a_record_states_is_no_part_of_its_computation(tmp_path: Path) -> None:
@@ -331,18 +313,17 @@ def test_what_is_drawn_in_training_alone_is_no_part_of_eval_mode(tmp_path: Path)
     assert [check for check in verify(tmp_path / "drawn", jobs=1) if not check.ok] == []
 
 
-def test_networks_are_computed_again_and_what_is_not_computed_is_found(folder: Path, tmp_path: Path) -> None:
-    (check,) = [check for check in verify(folder, jobs=1, recompute=5) if check.name == "networks computed again"]
-    assert check.ok
-    assert check.detail == "1 kept networks, and 1 that were removed for them, compute what is stored"
-    copy = shutil.copytree(folder, tmp_path / "changed")
-    table = pq.read_table(copy / "graphs.parquet")
-    place = table.schema.get_field_index("graph_widths")
-    table = table.set_column(place, table.schema.field(place), [["f" * 64] * len(table)])
-    pq.write_table(table, copy / "graphs.parquet")
-    (check,) = compute_again(copy, 1, 1)
-    assert not check.ok
-    assert "a-plain: graph_widths is not what it computes" in check.detail
+def test_equal_numbers_in_eval_mode_alone_share_a_split(tmp_path: Path) -> None:
+    """An activation that changes nothing after another one is in its graph; a dropout changes what training does."""
+    plain, *_ = rows(NUMBERS)
+    twin = plain["nn_code"].replace(".relu()", ".relu()\n        x = F.dropout(F.leaky_relu(x), 0.5, self.training)")
+    curate(MemorySource([plain, plain | {"nn": "twin", "nn_code": twin}]), tmp_path / "twins", OPTIONS)
+    graphs = pq.read_table(tmp_path / "twins/graphs.parquet").to_pylist()
+    names = ("graph", "graph_widths", "graph_eval", "behavior", "behavior_eval")
+    assert [len({row[name] for row in graphs}) for name in names] == [2, 2, 2, 2, 1]
+    records = pq.read_table(tmp_path / "twins/data/records").to_pylist()
+    assert (len(records), len({row["cluster"] for row in records})) == (2, 1)
+    assert [check for check in verify(tmp_path / "twins", jobs=1) if not check.ok] == []
 
 
 @pytest.mark.parametrize(
@@ -378,4 +359,4 @@ def test_only_equal_sizes_are_candidates() -> None:
         5: {"error": "x: y"},
         6: {"weights": "a"},
     }
-    assert find_candidates(answers) == [1, 6]
+    assert find_candidates(answers) == [1, 4, 6]

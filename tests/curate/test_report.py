@@ -71,9 +71,7 @@ def small_corpus() -> list[Row]:
 
 def curate_rows(folder: Path, rows: Sequence[Row], name: str = "out", jobs: int = 1, **options: Any) -> Path:
     chosen = CurateOptions(**options)
-    warm_features(
-        (item["nn_code"] for item in rows if item["nn_code"]), chosen.tokens
-    )  # so that no worker has to start
+    warm_features(item["nn_code"] for item in rows if item["nn_code"])  # so that no worker has to start
     (folder / "rows.jsonl").write_text("".join(json.dumps(item) + "\n" for item in rows))
     curate(open_source(str(folder / "rows.jsonl")), folder / name, chosen, jobs=jobs)
     return folder / name
@@ -135,18 +133,16 @@ def test_numbers_are_those_of_the_tables(snapshot: Path) -> None:
     first, *lines = summary_text(Path("out"), manifest, as_json=False).split("\n")
     assert first == "16 distinct codes of 17 networks, in 32 rows; 3 rows without usable code"
     assert {line.split()[0]: number(line.split()[1]) for line in lines[: len(codes)]} == codes
-    for column, title in (("prefix", "By prefix"), ("family", "By family")):
-        shown = {cells[0]: cells for cells in table_of(text, title)}
-        assert {name: number(cells[1]) for name, cells in shown.items()} == Counter(row[column] for row in networks)
-        for name, cells in shown.items():
-            own = [row for row in records if row[column] == name]
-            splits = [sum(row["split"] == split for row in own) for split in ("train", "validation", "test")]
-            assert [*map(number, cells[-3:])] == splits
-            assert number(cells[-5]) == len(own)
-            if column == "prefix":
-                graphs = [row["graph"] for row in networks if row[column] == name and row["graph"]]
-                assert cells[2] == (f"{len(set(graphs))} of {len(graphs)}" if graphs else "–")
-            assert cells[-4] == percent(number(cells[1]) - len(own), number(cells[1]))
+    shown = {cells[0]: cells for cells in table_of(text, "By prefix")}
+    assert {name: number(cells[1]) for name, cells in shown.items()} == Counter(row["prefix"] for row in networks)
+    for name, cells in shown.items():
+        own = [row for row in records if row["prefix"] == name]
+        splits = [sum(row["split"] == split for row in own) for split in ("train", "validation", "test")]
+        assert [*map(number, cells[-3:])] == splits
+        assert number(cells[-5]) == len(own)
+        graphs = [row["graph"] for row in networks if row["prefix"] == name and row["graph"]]
+        assert cells[2] == (f"{len(set(graphs))} of {len(graphs)}" if graphs else "–")
+        assert cells[-4] == percent(number(cells[1]) - len(own), number(cells[1]))
     for split, *cells in table_of(text, "Splits"):
         own = Counter(row["cluster"] for row in records if row["split"] == split)
         sizes = (own.total(), len(own), max(own.values(), default=0))
@@ -204,7 +200,7 @@ def test_options_and_what_they_left_out_are_told(run: Run) -> None:
 
 def test_invalid_rows_are_grouped_by_reason(snapshot: Path) -> None:
     assert table_of(report_of(snapshot), "Invalid rows") == [
-        ["not Python: line N: invalid syntax", "29: broken-1, 30: broken-2", "2"],
+        ["not Python N.N: line N: invalid syntax", "29: broken-1, 30: broken-2", "2"],
         ["nn\\_code is missing", "31: empty", "1"],
     ]
 

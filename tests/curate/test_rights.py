@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,12 +18,12 @@ from hypothesis import strategies as st
 
 from curate.kinds import verify
 from curate.model.options import CurateOptions
-from curate.model.rights import THRESHOLD, Origin, Origins, Rights, is_withheld
+from curate.model.rights import Origin, Origins, Rights, is_withheld
 from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.errors import UserError
 from lemur_core.similarity.minhash import jaccard
-from lemur_core.similarity.tokens import ClassIndex, class_texts
+from lemur_core.similarity.tokens import class_texts
 from manifests.folders.manifest import Manifest, Measured, list_outputs, read_manifest, write_manifest
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive, license_of_code
 from manifests.publish.staged import Staged, stage_files
@@ -281,19 +280,7 @@ def test_renaming_and_layout_do_not_hide_an_origin(
     copy = network(blocks, name=name, variable=variable, width=width, docstring=text, comment=text)
     copy = copy.replace("    ", indent)
     (one,), (other,) = class_texts(original, "Original"), class_texts(copy)
-    index = ClassIndex([one.shingles], THRESHOLD)
     assert jaccard(one.shingles, other.shingles) == 1.0
-    assert index.nearest(other.shingles) == (0, 1.0)
-
-
-@given(data=st.data())
-def test_the_nearest_is_that_of_all_pairs(data: st.DataObject) -> None:
-    pools = st.sets(st.integers(0, 60), min_size=20, max_size=60).map(sorted)
-    sets = [np.array(data.draw(pools), np.uint64) * np.uint64(0x9E3779B97F4A7C15) for _ in range(4)]
-    *there, asked = [np.sort(one) for one in sets]
-    every = [jaccard(asked, one) for one in there]
-    found = ClassIndex(there, THRESHOLD).nearest(asked)
-    assert found == ((every.index(max(every)), max(every)) if max(every) >= THRESHOLD else None)
 
 
 def test_a_snapshot_with_origins(

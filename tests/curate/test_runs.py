@@ -11,7 +11,6 @@ import pytest
 
 from curate.compute.runs import (
     BATCH,
-    NAMESPACES,
     PRM,
     RUN,
     InputCase,
@@ -20,9 +19,7 @@ from curate.compute.runs import (
     RunRequest,
     build_case,
     complete,
-    imports_nothing,
     open_box,
-    place_in,
     read_answer,
 )
 from curate.interface import Snapshot, curate
@@ -210,30 +207,6 @@ def test_options_say_what_the_files_are(tmp_path: Path) -> None:
     [record] = read_records(curate(folder, out=tmp_path / "out", options=options, jobs=1)).values()
     assert (record["task"], record["dataset"], record["prm"]) == ("img-segmentation", "coco", '{"lr": 0.5}')
     assert record["graph"]
-
-
-def test_codes_without_imports_run_in_the_namespace_on_request(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "nets", {"bare": NET.lstrip(), "own": CODES["d-other"]})
-    plain = curate(folder, out=tmp_path / "plain", jobs=1)
-    assert read_records(plain)["bare"]["runs_error"].startswith("import_failed: NameError: name 'nn' is not defined")
-    notes = plain.manifest.details["notes"]
-    assert notes[1:] == ["1 kept code that imports nothing does not run; --namespace torch runs such codes"]
-    placed = curate(folder, out=tmp_path / "placed", options=CurateOptions(namespace="torch"), jobs=1)
-    records = read_records(placed)
-    assert records["bare"]["runs"] is True
-    assert records["bare"]["graph"]
-    assert records["bare"]["nn_code"] == NET.lstrip()  # the record is as it was
-    assert records["own"]["graph"] == read_records(plain)["own"]["graph"]
-    assert placed.manifest.parameters["namespace"] == "torch"
-    line = f"1 kept code without imports, run below the line of --namespace torch: {NAMESPACES['torch']}"
-    assert placed.manifest.details["notes"][1:] == [line]
-
-
-@table(__file__, "runs.md", "Imports nothing", globals())
-def test_imports_nothing(code: str, bare: bool) -> None:
-    assert imports_nothing(code) == bare
-    assert place_in(code, "torch") == (f"{NAMESPACES['torch']}\n{code}" if bare else code)
-    assert place_in(code, None) == code
 
 
 @table(__file__, "runs.md", "Complete", globals())

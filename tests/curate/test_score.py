@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -124,12 +123,6 @@ def test_the_marked_lines_are_found_and_no_others(name: str) -> None:
     lines = CASES[name].split("\n")
     marked = [line for line in lines if line.endswith(("# loads", "# mistaken"))]
     assert [one.text for one in find_pretrained(CASES[name])] == [line.strip() for line in marked]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_code_that_never_runs_does_not_count(name: str) -> None:
-    body = textwrap.indent(CASES[name].replace("import *", "import resnet18"), "    ")
-    assert find_pretrained(f"if __name__ == '__main__':\n{body}\n") == ()
 
 
 def test_text_is_cut_and_lines_are_those_of_the_parser() -> None:

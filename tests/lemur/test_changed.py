@@ -50,7 +50,7 @@ GIVEN = {
     "snapshot": (
         *(
             f"graphs.parquet {name}"
-            for name in ("train_error", "in_shape", "reads_values", "prm_read", "initial", "glue")
+            for name in ("train_error", "in_shape", "reads_values", "prm_read", "initial", "glue", "behavior_eval")
         ),
         *(f"data/stats/* {name}" for name in ("duration", "prm", "outcomes")),  # of results that are not shown
         *("data/records/* arch_uid", "chat_drops.parquet detail"),

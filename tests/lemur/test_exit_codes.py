@@ -237,7 +237,6 @@ def test_the_help_ends_with_the_addresses_of_the_package() -> None:
         ("verify x --zzzz", "No such option: --zzzz"),
         ("export x --format kernelbnch --out y", "'prompt-completion'; did you mean 'kernelbench'?"),
         ("search x --in y --level backwrd", "'backward'; did you mean 'backward'?"),
-        ("curate x --out y --tokens other", "'other' is not one of 'abstract', 'literal'."),
     ],
 )
 def test_a_wrong_option_or_choice_gets_the_near_right_one(line: str, message: str) -> None:

@@ -107,14 +107,14 @@ def test_statistics_without_trials_or_gaps() -> None:
 @table(__file__, "gate.md", "Names", globals())
 def test_names(name: str, finding: str | None) -> None:
     digest = lemur_digest(net())
-    inspection = inspect_network(("abstract",), (f"ab/nn/nn/{name.replace('DIGEST', digest)}.py", net().encode()))
+    inspection = inspect_network((f"ab/nn/nn/{name.replace('DIGEST', digest)}.py", net().encode()))
     assert [one.message for one in inspection.findings] == ([finding.replace("DIGEST", digest)] if finding else [])
     assert inspection.parameters == ("lr", "momentum", "shrink")
 
 
 def test_hyperparameters_of_a_dict_are_its_keys() -> None:
     code = net().replace('{"lr", "momentum", "shrink"}', '{"lr": 0.1, "momentum": 0.9, "shrink": [1, 2]}')
-    assert inspect_network(("abstract",), ("it.py", code.encode())).parameters == ("lr", "momentum", "shrink")
+    assert inspect_network(("it.py", code.encode())).parameters == ("lr", "momentum", "shrink")
 
 
 def trials_of(rows: dict[str, list[tuple[float, int | None]]]) -> dict[str, list[dict[str, Any]] | str]:
@@ -179,13 +179,13 @@ def test_what_a_file_alone_is_refused_for() -> None:
     code = f"# License: GPL-3.0-only\n{net()}\nKEY = '{token}'\n".replace(
         "def learn(self, train_data)", "def learn(self)"
     )
-    findings = inspect_network(("abstract",), ("it.py", code.encode())).findings
+    findings = inspect_network(("it.py", code.encode())).findings
     learn, key = (code[: code.index(text)].count("\n") + 1 for text in ("def learn", "KEY"))
     assert [(one.rule, one.line) for one in findings] == [("contract", learn), ("secret", key), ("license", 1)]
     assert not any(token in one.message for one in findings)
-    (finding,) = inspect_network(("abstract",), ("it.py", b"class Net(:")).findings
+    (finding,) = inspect_network(("it.py", b"class Net(:")).findings
     assert (finding.rule, finding.line) == ("contract", 1)
-    (finding,) = inspect_network(("abstract",), ("it.py", b"\xff")).findings
+    (finding,) = inspect_network(("it.py", b"\xff")).findings
     assert finding.message == "invalid UTF-8 at byte 0"
 
 

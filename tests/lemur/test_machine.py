@@ -101,8 +101,8 @@ def test_the_oldest_entries_go_until_the_cache_is_small_enough(tmp_path: Path, m
         "sources/v3/trees/aa/listing.json": 9,
         "sources/v3/trees/bb/files/one.py": 9,
         "sources/v3/trees/bb/listing.json": 1,  # read yesterday
-        "features/v1/11.parquet": 8,
-        "features/v1/11.shingles": 8,
+        "index/v1/11.sqlite": 8,
+        "index/v1/11.sqlite-wal": 8,
         "sandbox/outcomes.sqlite": 9,
         "sandbox/outcomes.sqlite-wal": 0,
     }.items():

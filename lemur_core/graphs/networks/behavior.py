@@ -76,8 +76,9 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
             network runs counts, and the last one, of the trace; `eval` and `train`, its packed graphs, `train` perhaps
             null.
 
-    Returns: `{"runs": true, "behavior"}`: a digest, "@", and the sizes of the inputs (only numbers of equal sizes
-        compare); null if no gradient reaches a parameter. Or the failure as `NetError.answer` gives it.
+    Returns: `{"runs": true, "behavior", "behavior_eval"}`: digests of all numbers and of those of eval mode, each with
+        "@" and the sizes of the inputs (only numbers of equal sizes compare); null if no gradient reaches a parameter.
+        Or the failure as `NetError.answer` gives it.
     """
     stub_weights()
     keep_memory()
@@ -92,18 +93,22 @@ def measure_behavior(payload: dict[str, Any]) -> dict[str, Any]:
         for case in payload["cases"]:
             try:
                 net = _Measured(payload, case, order, state)
-                lines = list(net.measure(case, _SMALL))
+                in_eval, in_train = (list(net.measure(case, [setting])) for setting in _SMALL)
             except NetError as error:
                 failure = failure or error
                 continue
+            lines = in_eval + in_train
             known = any(line.startswith("gradients") and not line.startswith("gradients 0") for line in lines)
             try:
                 large, more = _measure_large(payload, net, case)
             except NetError as error:
                 return error.answer()
-            digest = hashlib.sha256(json.dumps([draws, lines, more]).encode()).hexdigest()
             sizes = ",".join("x".join(map(str, one["in_shape"])) for one in (case, *large))
-            return {"runs": True, "behavior": f"{digest}@{sizes}" if known else None}
+            both, alone = (
+                f"{hashlib.sha256(json.dumps(numbers).encode()).hexdigest()}@{sizes}" if known else None
+                for numbers in ([draws, lines, more], [in_eval, more])
+            )
+            return {"runs": True, "behavior": both, "behavior_eval": alone}
     finally:
         torch.set_default_dtype(default)
     assert failure is not None

@@ -5,9 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from curate.model.options import CurateOptions
 from lemur_core.similarity.minhash import MISS_CHANCE, PERMUTATIONS, SCHEME, Banding, band_keys, banding_for, signature
-from lemur_core.similarity.views import LEXICAL, STRUCTURAL, Distinct, count_distinct, decide
 
 GOLDEN_START = [155363496, 153058444, 225001600, 104049505]
 GOLDEN_DIGEST = "815761c83d7a1038"
@@ -79,50 +77,3 @@ def test_band_keys_are_equal_just_where_bands_are() -> None:
     swapped = one.copy()
     swapped[[0, 1]] = one[[1, 0]]
     assert band_keys(swapped[None], banding)[0, 0] != keys[0, 0], "the order of the values in a band counts"
-
-
-# How many of some codes are distinct: stage after stage, by the stages and thresholds of curation.
-
-NET = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Conv2d(3, 8, kernel_size=3)
-        self.b = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.b(self.a(x).relu().mean((2, 3)))
-"""
-REMARKED = NET.replace("        return", "        # the head\n        return")
-RENAMED = NET.replace("self.a", "self.stem")
-SPLIT = NET.replace(
-    "return self.b(self.a(x).relu().mean((2, 3)))",
-    "y = self.a(x)\n        y = y.relu()\n        y = y.mean((2, 3))\n        y = self.b(y)\n        return y",
-)
-OTHER = (
-    NET.replace("nn.Linear(8, 4)", "nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 4))") + "\nx = [1] * 9\n"
-)
-
-
-def test_each_stage_takes_its_own() -> None:
-    codes = [NET, REMARKED, RENAMED, SPLIT, OTHER, "broken = ("]
-    stages = {place: verdict.stage for place, verdict in decide(codes, {}).items()}
-    assert stages == {0: None, 1: "exact", 2: "lexical", 3: "structural", 4: None}
-    assert count_distinct(codes, [None] * 6) == Distinct(5, 4, 3, 2, 2)
-    assert count_distinct(codes, ["g", "g", "g", "g", "g", None]) == Distinct(5, 4, 3, 2, 1)
-    assert count_distinct([], []) == Distinct(0, 0, 0, 0, 0)
-
-
-def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = [NET.replace("8", str(number)) for number in range(40)] + [SPLIT, OTHER]
-    by_workers = count_distinct(codes, [None] * 42, jobs=2)
-    monkeypatch.setattr("lemur_core.similarity.views._FEW", 100)
-    assert by_workers == count_distinct(codes, [None] * 42)
-    assert by_workers.exact == 42
-
-
-def test_the_thresholds_are_those_of_curation() -> None:
-    options = CurateOptions()
-    assert (options.lexical_threshold, options.structural_threshold) == (LEXICAL, STRUCTURAL)

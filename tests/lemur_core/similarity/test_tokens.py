@@ -8,7 +8,6 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ for code in json.load(open(sys.argv[1])):
 json.dump(found, sys.stdout)
 """
 
-GOLDEN = ["45d5cdd5893282cb", "b86b47df336c19fe"]
+GOLDEN = "45d5cdd5893282cb"
 
 
 def outline_of(code: str) -> Outline:
@@ -64,8 +63,8 @@ def stream(code: str) -> list[str]:
     return [token if token in declared else _abstract(token) for token in tokens]
 
 
-def shingles(code: str, detail: Any = "abstract") -> set[int]:
-    found: list[int] = shingle_hashes(*region_tokens(code, outline_of(code)), detail).tolist()
+def shingles(code: str) -> set[int]:
+    found: list[int] = shingle_hashes(*region_tokens(code, outline_of(code))).tolist()
     return set(found)
 
 
@@ -209,45 +208,33 @@ def test_region(code: str, lines: list[tuple[int, int]]) -> None:
 def test_shingles() -> None:
     eleven = ["ID", "=", "a", "+", "b", "+", "c", "+", "d", "+", "e"]
     none: frozenset[str] = frozenset()
-    assert len(shingle_hashes(eleven, none, "abstract")) == 11 - SHINGLE_TOKENS + 1
-    assert len(shingle_hashes(eleven[:9], none, "abstract")) == 1
-    assert len(shingle_hashes([], none, "abstract")) == 0
-    assert len(shingle_hashes(["a"], none, "literal")) == 1
-    for detail in ("abstract", "literal"):
-        found = shingle_hashes(eleven * 9, none, detail)  # type: ignore[arg-type]
-        assert found.dtype == np.uint64
-        assert (np.diff(found.astype(object)) > 0).all()
+    assert len(shingle_hashes(eleven, none)) == 11 - SHINGLE_TOKENS + 1
+    assert len(shingle_hashes(eleven[:9], none)) == 1
+    assert len(shingle_hashes([], none)) == 0
+    found = shingle_hashes(eleven * 9, none)
+    assert found.dtype == np.uint64
+    assert (np.diff(found.astype(object)) > 0).all()
     # a short code is not a shingle of a longer one
-    short, longer = (set(shingle_hashes(eleven[:n], none, "abstract").tolist()) for n in (9, 10))
+    short, longer = (set(shingle_hashes(eleven[:n], none).tolist()) for n in (9, 10))
     assert not short & longer
-    # repeated shingles are one in the published definition, and counted by `literal`
-    assert len(shingle_hashes(["x"] * 30, none, "abstract")) == 1
-    assert len(shingle_hashes(["x"] * 30, none, "literal")) == 21
+    assert len(shingle_hashes(["x"] * 30, none)) == 1, "repeated shingles are one"
     # declared names keep their text
-    assert shingle_hashes(["net"], none, "abstract").tolist() == shingle_hashes(["other"], none, "abstract").tolist()
-    assert shingle_hashes(["net"], frozenset({"net"}), "abstract").tolist() != (
-        shingle_hashes(["net"], none, "abstract").tolist()
-    )
+    assert shingle_hashes(["net"], none).tolist() == shingle_hashes(["other"], none).tolist()
+    assert shingle_hashes(["net"], frozenset({"net"})).tolist() != (shingle_hashes(["net"], none).tolist())
 
 
 @pytest.mark.parametrize(
     ("a", "b"), [("relu(x)", "gelu(x)"), ("f(1)", "f(2)"), ("f('a')", "f('b')"), ("a + b", "c + d")]
 )
-def test_what_only_literal_tokens_see(a: str, b: str) -> None:
+def test_what_shingles_do_not_see(a: str, b: str) -> None:
     assert shingles(a) == shingles(b)
-    assert not shingles(a, "literal") & shingles(b, "literal")
 
 
 def test_shingles_never_change() -> None:
     """They are cached and decide similarities: other values need another FEATURES_VERSION."""
     code = ALIKE["helpers"]
-    digests = [
-        hashlib.sha256(
-            shingle_hashes(*region_tokens(code, outline_of(code)), detail).astype("<u8").tobytes()
-        ).hexdigest()
-        for detail in ("abstract", "literal")
-    ]
-    assert [digest[:16] for digest in digests] == GOLDEN
+    found = shingle_hashes(*region_tokens(code, outline_of(code)))
+    assert hashlib.sha256(found.astype("<u8").tobytes()).hexdigest()[:16] == GOLDEN
 
 
 def test_literal_digest() -> None:
