@@ -18,7 +18,6 @@ from extract.arguments.hints import HintFinder
 from extract.emit.emit import Emitted, Emitter, Unresolved
 from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
-from extract.proofs.runtime import releases_of
 from extract.proofs.validate import BlockVerdict
 from extract.resolve.dependencies import Reason
 from extract.resolve.discover import Hierarchy, Selected, Selection, TargetClass, discover, select
@@ -27,7 +26,15 @@ from extract.resolve.index import NEEDS, FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources import PackageSource, SourceFile, name_apart, open_available, open_source
-from extract.stages import STAGES, PendingBlock, StageContext, choose_form, emit_with_extras, find_lacking_extras
+from extract.stages import (
+    PendingBlock,
+    StageContext,
+    choose_form,
+    count_outcomes,
+    emit_with_extras,
+    find_lacking_extras,
+    run_stages,
+)
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import plural
@@ -238,23 +245,23 @@ class BlockExtractor:
                 verdict = BlockVerdict("discovered", str(outcome.reason), outcome.detail)
                 pending.append(PendingBlock(target, None, verdict))
         emitted = [block for block in pending if block.emitted is not None]
-        with self.context.sharing(), releases_of(self.options.as_of):
-            for lap, stage in STAGES.items():
-                stage(emitted, self.context)
-                self.watch.lap(lap)
+        run_stages(emitted, self.context, self.watch)
         lacking = {block.target.block: extras for block in emitted if (extras := find_lacking_extras(block))}
         if lacking:
-            others = emit_with_extras(
-                [block for block in emitted if block.target.block in lacking], lacking, self.library, self.index
-            )
+            wanting = [block for block in emitted if block.target.block in lacking]
+            others = emit_with_extras(wanting, lacking, self.library, self.index)
             self.context.require([*files, *(block.emitted for block in others.values() if block.emitted is not None)])
-            with self.context.sharing():
-                for stage in STAGES.values():
-                    stage(list(others.values()), self.context)
-            self.watch.lap("extras")
-        for block in pending:
-            key = block.target.block
-            yield (choose_form(block, lacking[key], others.get(key)) if key in lacking else block).result()
+            run_stages(list(others.values()), self.context, self.watch)
+            for index, block in enumerate(pending):
+                if (key := block.target.block) in lacking:
+                    pending[index] = choose_form(block, lacking[key], others.get(key))
+        self.facts.details |= count_outcomes(pending)
+        self.facts.notes += sorted(
+            f"{item.block}: not as the original: {item.detail}"
+            for block in pending
+            if (item := block.comparison) is not None and item.fidelity == "mismatch"
+        )
+        yield from (block.result() for block in pending)
 
     def _emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
         """Return the closed files of these classes, by block id."""
@@ -319,7 +326,7 @@ def _extract_all(extractor: BlockExtractor) -> list[Result]:
     facts.notes = [
         *(f"{name}: {why}" for name, why in selected.missing.items()),
         *(f"{name}, for execution: {reason}" for name, reason in runtime.unavailable),
-        *facts.notes,
+        *dict.fromkeys(facts.notes),  # the blocks with extras passed through the stages again
     ]
     # With many names most are ambiguous, and the notes would hide all others.
     if len(selected.others) <= _FEW:
