@@ -208,20 +208,6 @@ class BlockExtractor:
         """Extract several classes, in the order of the sources; names without a match are skipped."""
         return list(self.extract(self.select(Selection(names=tuple(names)))))
 
-    def extract_blocks_from_file(
-        self, path: Path | str, *, limit: int | None = None, start_from: str | None = None
-    ) -> list[Result]:
-        """Extract the classes named in a JSON list.
-
-        Args:
-            limit: maximum number of classes.
-            start_from: skip all classes before this name.
-
-        Raises: UserError if the file is not a JSON list of names, or `start_from` is not among them.
-        """
-        wanted = Selection(names=read_names(Path(path)), limit=limit, start_from=start_from)
-        return list(self.extract(self.select(wanted)))
-
     def extract(self, selected: Selected) -> Iterator[Result]:
         """Emit the selected classes, and pass them through all stages; yield results in their order."""
         if self.options.level == "discovered":

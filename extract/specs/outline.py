@@ -82,7 +82,7 @@ def read_outline(code: str) -> SpecOutline:
         return SpecOutline()
     classes: dict[str, ClassStatement] = {}
     functions, names, lines = set(), set[str](), Lines(text)
-    waiting: list[ast.AST] = body[::-1]
+    waiting: list[ast.AST] = [*reversed(body)]
     while waiting:
         match waiting.pop():
             case ast.ClassDef(name=name) as node:
