@@ -44,7 +44,7 @@ from manifests.folders.manifest import Manifest, Stopwatch
 from manifests.provenance import is_guess
 from manifests.records.corpus import load_corpus
 
-DISCOVERY_VERSION = 3
+DISCOVERY_VERSION = 4
 _MAX_LISTED = 3  # files that are not Python, listed by name
 _FEW_NAMES = 20  # that are looked for in the text of files, before all files are indexed
 _FEW = 5  # maximum number of ambiguous names to list
@@ -181,12 +181,9 @@ class BlockExtractor:
         stored = self.index.recall(key)
         if stored is not None:
             by_path = self.library.by_path
-            return [
-                TargetClass(by_path[source, path], name, tuple(outer))
-                for source, path, name, outer in json.loads(stored)
-            ]
+            return [TargetClass(by_path[source, path], name) for source, path, name in json.loads(stored)]
         classes = discover(self.library, modules)
-        listed = [(f.module.source.name, f.module.file.path, f.name, f.outer) for f in classes]
+        listed = [(f.module.source.name, f.module.file.path, f.name) for f in classes]
         self.index.remember(key, json.dumps(listed).encode())
         return classes
 

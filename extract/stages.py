@@ -278,7 +278,7 @@ class StageContext:
                 name=target.name,
                 code=block.code,
                 module=target.stem,
-                original=target.root.name + (target.nested.expression if target.nested is not None else ""),
+                original=target.name,
                 origin=self.library.list_packages(target.module.source),
                 folders=(),
                 arguments=json.loads(arguments),

@@ -104,7 +104,6 @@ class Reason(StrEnum):
     DYNAMIC_MODULE = "dynamic_module"
     TOO_LARGE = "too_large"
     NEWER_PYTHON = "newer_python"
-    NESTED_CLASS = "nested_class"
 
 
 class Problem(NamedTuple):
