@@ -102,7 +102,7 @@ def test_why_a_name_is_of_no_block(tmp_path: Path) -> None:
         + FORWARD
     )
     text += "class Base(nn.Module):\n    @abc.abstractmethod\n" + FORWARD
-    text += f"def make():\n    class Inner(nn.Module): pass\n    return Inner\n"
+    text += "def make():\n    class Inner(nn.Module): pass\n    return Inner\n"
     (tmp_path / "a.py").write_text(text)
     with BlockExtractor(sources=[str(tmp_path)], level="discovered") as extractor:
         name = extractor.facts.sources[0].name
