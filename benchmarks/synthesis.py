@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.served import MODEL, serve
 from extract.model.results import wilson
-from extract.search import Filters, open_index, search
+from extract.search import open_index
 from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur.synthesis.endpoint import Answer, Endpoint, Model, Request, Take
 from lemur.synthesis.folder import STEPS, last_answers
@@ -109,7 +109,7 @@ class Nearest(_Written):
     def write(self, facts: dict[str, Any]) -> str:
         """That code, its class under the asked name, and a network that uses it."""
         query = facts["summary"].partition(":")[2] or facts["summary"]
-        hits = search(self._index, query, Filters(level="forward"), 40).hits
+        hits = (hit for hit in self._index.search(query, 100)[0] if hit["level"] in ("forward", "backward"))
         row = next((self._rows[hit["block"]] for hit in hits if hit["name"] != facts["class"]), None)
         if row is None:
             return _net(facts)

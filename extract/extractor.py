@@ -18,7 +18,6 @@ from extract.arguments.hints import HintFinder
 from extract.emit.emit import Emitted, Emitter, Unresolved
 from extract.folder.write import write_extraction
 from extract.model.results import Options, Result, RunFacts, at_least
-from extract.proofs.runtime import releases_of
 from extract.proofs.validate import BlockVerdict
 from extract.resolve.dependencies import Reason
 from extract.resolve.discover import Hierarchy, Selected, Selection, TargetClass, discover, select
@@ -27,7 +26,15 @@ from extract.resolve.index import NEEDS, FactsIndex
 from extract.resolve.modules import CorpusIndex, Module
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources import PackageSource, SourceFile, name_apart, open_available, open_source
-from extract.stages import STAGES, PendingBlock, StageContext, choose_form, emit_with_extras, find_lacking_extras
+from extract.stages import (
+    PendingBlock,
+    StageContext,
+    choose_form,
+    count_outcomes,
+    emit_with_extras,
+    find_lacking_extras,
+    run_stages,
+)
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import plural
@@ -37,7 +44,7 @@ from manifests.folders.manifest import Manifest, Stopwatch
 from manifests.provenance import is_guess
 from manifests.records.corpus import load_corpus
 
-DISCOVERY_VERSION = 3
+DISCOVERY_VERSION = 4
 _MAX_LISTED = 3  # files that are not Python, listed by name
 _FEW = 5  # maximum number of ambiguous names to list
 
@@ -173,12 +180,9 @@ class BlockExtractor:
         stored = self.index.recall(key)
         if stored is not None:
             by_path = self.library.by_path
-            return [
-                TargetClass(by_path[source, path], name, tuple(outer))
-                for source, path, name, outer in json.loads(stored)
-            ]
+            return [TargetClass(by_path[source, path], name) for source, path, name in json.loads(stored)]
         classes = discover(self.library, modules)
-        listed = [(f.module.source.name, f.module.file.path, f.name, f.outer) for f in classes]
+        listed = [(f.module.source.name, f.module.file.path, f.name) for f in classes]
         self.index.remember(key, json.dumps(listed).encode())
         return classes
 
@@ -199,20 +203,6 @@ class BlockExtractor:
     def extract_multiple_blocks(self, names: Sequence[str]) -> list[Result]:
         """Extract several classes, in the order of the sources; names without a match are skipped."""
         return list(self.extract(self.select(Selection(names=tuple(names)))))
-
-    def extract_blocks_from_file(
-        self, path: Path | str, *, limit: int | None = None, start_from: str | None = None
-    ) -> list[Result]:
-        """Extract the classes named in a JSON list.
-
-        Args:
-            limit: maximum number of classes.
-            start_from: skip all classes before this name.
-
-        Raises: UserError if the file is not a JSON list of names, or `start_from` is not among them.
-        """
-        wanted = Selection(names=read_names(Path(path)), limit=limit, start_from=start_from)
-        return list(self.extract(self.select(wanted)))
 
     def extract(self, selected: Selected) -> Iterator[Result]:
         """Emit the selected classes, and pass them through all stages; yield results in their order."""
@@ -237,23 +227,23 @@ class BlockExtractor:
                 verdict = BlockVerdict("discovered", str(outcome.reason), outcome.detail)
                 pending.append(PendingBlock(target, None, verdict))
         emitted = [block for block in pending if block.emitted is not None]
-        with self.context.sharing(), releases_of(self.options.as_of):
-            for lap, stage in STAGES.items():
-                stage(emitted, self.context)
-                self.watch.lap(lap)
+        run_stages(emitted, self.context, self.watch)
         lacking = {block.target.block: extras for block in emitted if (extras := find_lacking_extras(block))}
         if lacking:
-            others = emit_with_extras(
-                [block for block in emitted if block.target.block in lacking], lacking, self.library, self.index
-            )
+            wanting = [block for block in emitted if block.target.block in lacking]
+            others = emit_with_extras(wanting, lacking, self.library, self.index)
             self.context.require([*files, *(block.emitted for block in others.values() if block.emitted is not None)])
-            with self.context.sharing():
-                for stage in STAGES.values():
-                    stage(list(others.values()), self.context)
-            self.watch.lap("extras")
-        for block in pending:
-            key = block.target.block
-            yield (choose_form(block, lacking[key], others.get(key)) if key in lacking else block).result()
+            run_stages(list(others.values()), self.context, self.watch)
+            for index, block in enumerate(pending):
+                if (key := block.target.block) in lacking:
+                    pending[index] = choose_form(block, lacking[key], others.get(key))
+        self.facts.details |= count_outcomes(pending)
+        self.facts.notes += sorted(
+            f"{item.block}: not as the original: {item.detail}"
+            for block in pending
+            if (item := block.comparison) is not None and item.fidelity == "mismatch"
+        )
+        yield from (block.result() for block in pending)
 
     def _emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
         """Return the closed files of these classes, by block id."""
@@ -318,7 +308,7 @@ def _extract_all(extractor: BlockExtractor) -> list[Result]:
     facts.notes = [
         *(f"{name}: {why}" for name, why in selected.missing.items()),
         *(f"{name}, for execution: {reason}" for name, reason in runtime.unavailable),
-        *facts.notes,
+        *dict.fromkeys(facts.notes),  # the blocks with extras passed through the stages again
     ]
     # With many names most are ambiguous, and the notes would hide all others.
     if len(selected.others) <= _FEW:

@@ -16,7 +16,7 @@ from extract.model.blocks import find, find_block, iterate_blocks, load_block, r
 from extract.model.options import ExtractOptions
 from extract.model.results import Options
 from extract.proofs.rebuild import list_shapes, rebuild_rows
-from extract.search import Filters, open_index, search
+from extract.search import open_index
 from extract.specs.make import read_spec, read_spec_graph
 from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError, UserError
@@ -278,32 +278,18 @@ class BlockLibrary:
         """
         return LibraryBlock(self.folder, find_block(self.folder, name))
 
-    def search(
-        self,
-        query: str = "",
-        *,
-        limit: int | None = 10,
-        categories: Sequence[str] = (),
-        level: Level | None = None,
-        licenses: Sequence[str] = (),
-        sources: Sequence[str] = (),
-    ) -> tuple[LibraryBlock, ...]:
-        """Return the blocks that match a query in words, best first; all that pass the filters without a query.
+    def search(self, query: str, *, limit: int = 10) -> tuple[LibraryBlock, ...]:
+        """Return the blocks that match a query in words, best first.
 
         Args:
             query: names, layers, or what a block does.
-            limit: blocks at most; None for all.
-            categories: only these categories.
-            level: only blocks of this level or a higher one.
-            licenses: only these SPDX licenses.
-            sources: only these sources, with or without their version.
+            limit: blocks at most.
 
         Raises:
-            UserError: if no block matches, or a filter names a value that no block has.
+            UserError: if no block matches.
         """
-        filters = Filters(tuple(categories), level, tuple(licenses), tuple(sources))
         with hide_progress():
-            hits = search(open_index(self.folder), query, filters, limit).hits
+            hits, _ = open_index(self.folder).search(query, limit)
         indices = {block: index for index, block in enumerate(self.ids)}
         rows = (read_block(self.folder, indices[hit["block"]]) for hit in hits)
         return tuple(LibraryBlock(self.folder, row) for row in rows)

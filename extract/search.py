@@ -10,24 +10,22 @@ import difflib
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from shlex import quote
-from typing import Any, get_args
+from typing import Any
 
 from extract.model.categories import split_words
-from lemur_core.files.atomic import atomic_file, check_new_file, write_text
+from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import make_visible, plural
+from lemur_core.files.markdown import make_visible
 from lemur_core.files.progress import progress
 from lemur_core.source.scopes import last_name
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.tables import describe
-from manifests.options import Level
 from manifests.provenance import SPECS
 from manifests.records import Spec
 
@@ -52,7 +50,6 @@ _WORD = re.compile(r"\w+")
 #: The next statement at the left margin ends a class; a comment or a closing bracket does not.
 _NEXT = re.compile(r"^[^\s#)\]}]", re.MULTILINE)
 _COMMENT = re.compile(r"(?:^|\s)#+(.*)", re.MULTILINE)
-_LEVELS: tuple[str, ...] = get_args(Level)
 _SIZES = str.maketrans("×*", "xx")
 _TABLES = f"""
 CREATE TABLE blocks (number INTEGER PRIMARY KEY, {", ".join(FACTS)}, spec);
@@ -60,26 +57,6 @@ CREATE VIRTUAL TABLE words USING fts5({", ".join(COLUMNS)}, tokenize = 'porter u
 """
 
 SpecLine = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Conditions on hits; several values of one kind are alternatives."""
-
-    categories: tuple[str, ...] = ()
-    level: str | None = None  # or higher
-    licenses: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()  # with or without version
-    all_words: bool = False  # only blocks with all words of the query, if there are any
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """The best hits, the number of all matches, and whether the first one contains all words of the query."""
-
-    hits: list[SpecLine]
-    matched: int
-    complete: bool = True
 
 
 class SearchIndex:
@@ -100,63 +77,31 @@ class SearchIndex:
 
     def rank(self, query: str, *, all_words: bool = False) -> list[int]:
         """Return the numbers of the blocks that match a query, best first: that of exactly this name, then by BM25."""
-        terms = list(_terms(query))
-        match = f" {'AND' if all_words else 'OR'} ".join(terms)
         weights = ", ".join(map(str, COLUMNS.values()))
-        order = f"lower(blocks.name) = ? DESC, bm25(words, {weights}), number"
         found = self.read(
-            f"SELECT number FROM words JOIN blocks ON number = words.rowid WHERE words MATCH ? ORDER BY {order}",
-            match,
+            "SELECT number FROM words JOIN blocks ON number = words.rowid WHERE words MATCH ?"
+            f" ORDER BY lower(blocks.name) = ? DESC, bm25(words, {weights}), number",
+            f" {'AND' if all_words else 'OR'} ".join(_terms(query)),
             "".join(query.split()).lower(),
         )
         return [number for (number,) in found]
 
-    def filter(self, filters: Filters) -> list[int]:
-        """Return the numbers of the blocks that pass. Raises: UserError for a value that no block has."""
-        passing = dict(self.read("SELECT number, level FROM blocks ORDER BY number"))
-        wanted = {"category": filters.categories, "license": filters.licenses, "source": filters.sources}
-        for name, values in wanted.items():
-            if values:
-                column = dict(self.read(f"SELECT number, {name} FROM blocks"))
-                spelled = {v: {v, v.partition("@")[0]} if name == "source" else {v} for v in column.values()}
-                known = {_spell(f"--{name}", sorted(set().union(*spelled.values())), value) for value in values}
-                passing = {number: level for number, level in passing.items() if spelled[column[number]] & known}
-        high = _LEVELS[_LEVELS.index(filters.level) :] if filters.level else _LEVELS
-        return [number for number, level in passing.items() if level in high]
+    def search(self, query: str, limit: int) -> tuple[list[SpecLine], int]:
+        """Return the specs of the best hits of words or a description, and the number of all hits.
 
-
-def search(index: SearchIndex, query: str, filters: Filters, limit: int | None) -> SearchResult:
-    """Return the blocks that match words, best first; without words all that pass the filters.
-
-    Args: limit: maximum number of hits; None for all.
-    Raises: UserError if nothing matches, or no block has the value of a filter.
-    """
-    allowed = index.filter(filters)
-    shown = query.strip()[:80]
-    if not shown:
-        if not allowed:
-            why = "no block passes these filters" if filters != Filters() else "the folder holds no block that has code"
-            raise UserError(why)
-        return SearchResult([index.spec(number) for number in allowed[:limit]], len(allowed))
-    if not list(_terms(query)):
-        raise UserError(f"{shown!r}: no words to search for; give a name, a layer, or what a block does")
-    passes = set(allowed)
-    ranked, whole = index.rank(query), set(index.rank(query, all_words=True))
-    hits = [number for number in ranked if number in passes]
-    if filters.all_words and whole & passes:
-        hits = [number for number in hits if number in whole]
-    if not hits:
-        if ranked:
-            raise UserError(f"{shown}: nothing passes these filters; {plural(len(ranked), 'hit')} without them")
-        known = {word for (name,) in index.read("SELECT name FROM blocks") for word in split_name(name)}
-        near = [word for term in _words(query) for word in difflib.get_close_matches(term, known, _NEAR)]
-        hint = f"near words: {', '.join(list(dict.fromkeys(near))[:_NEAR])}" if near else "try a category or a layer"
-        raise UserError(f"{shown}: nothing matches; {hint}")
-    return SearchResult(
-        [index.spec(number) for number in hits[:limit]],
-        len(hits),
-        hits[0] in whole or len(list_words(query)) >= _DESCRIPTION,
-    )
+        Raises: UserError if nothing matches.
+        """
+        shown = query.strip()[:80]
+        if not list(_terms(query)):
+            raise UserError(f"{shown!r}: no words to search for; give a name, a layer, or what a block does")
+        found = self.rank(query)
+        if not found:
+            known = {word for (name,) in self.read("SELECT name FROM blocks") for word in split_name(name)}
+            near = [word for term in _words(query) for word in difflib.get_close_matches(term, known, _NEAR)]
+            names = ", ".join(list(dict.fromkeys(near))[:_NEAR])
+            hint = f"near words: {names}" if names else "try a category or a layer"
+            raise UserError(f"{shown}: nothing matches; {hint}")
+        return [self.spec(number) for number in found[:limit]], len(found)
 
 
 def list_words(text: str) -> list[str]:
@@ -184,18 +129,6 @@ def split_name(name: str) -> tuple[str, ...]:
     """Return a name in lower case, then its words: `SEModule` gives semodule, se, module."""
     whole, words = name.lower().strip("_"), split_words(name).split()
     return (whole, *words) if words != [whole] else (whole,)
-
-
-def _spell(option: str, values: Sequence[str], wanted: str) -> str:
-    """Return the value in the spelling of the folder. Raises: UserError with near values if there is none."""
-    folded = {value.casefold(): value for value in values}
-    if wanted.casefold() in folded:
-        return folded[wanted.casefold()]
-    near = [folded[name] for name in difflib.get_close_matches(wanted.casefold(), folded, _NEAR, 0.5)]
-    near += [value for value in values if wanted and wanted.casefold() in value.casefold() and value not in near]
-    named = ", ".join(near[:_NEAR] or values[:_NEAR])
-    hint = f"; {'near' if near else 'there are'}: {named}" if named else ""
-    raise UserError(f"{option} {wanted}: no block of this folder has it{hint}")
 
 
 # --- opening and building -----------------------------------------------------------------------------------------
@@ -306,62 +239,33 @@ def _find_class(code: str, name: str) -> Iterator[tuple[ast.ClassDef, str]]:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def search_folder(
-    folder: Path,
-    query: str,
-    filters: Filters,
-    *,
-    count: int = 10,
-    spec_file: Path | None = None,
-    as_json: bool = False,
-) -> None:
-    """Search a folder and print the hits, as a table or as one JSON object; with `spec_file`, write their specs there.
+def search_folder(folder: Path, query: str, *, count: int = 10, as_json: bool = False) -> str:
+    """Return the best hits of words or a description in a folder, as a table without control characters, or as JSON.
 
-    Args:
-        query: words, a description, or nothing for all blocks that pass the filters.
-        count: maximum number of hits; without a query, `spec_file` gets all blocks that pass, whatever it is.
-        spec_file: JSON file of candidates, one a line: `{"candidates": […]}`.
-
-    Raises: UserError if nothing matches, the folder has no specs, or the file cannot be written.
+    Raises: UserError if nothing matches, or the folder has no specs.
     """
     index = open_index(folder)
     try:
-        result = search(index, query, filters, None if spec_file is not None and not query.strip() else count)
+        hits, matched = index.search(query, count)
     except UserError as error:
         raise type(error)(make_visible(f"{folder}: {error}")) from None
-    if spec_file is not None:
-        check_new_file(spec_file, "--spec", force=True)
-        candidates = (json.dumps(make_candidate(spec), ensure_ascii=False) for spec in result.hits)
-        write_text(spec_file, '{"candidates": [\n' + ",\n".join(candidates) + "\n]}\n")
     loads = [
-        f"from extract import load_block; {hit['name']} = load_block({str(folder)!r}, {hit['block']!r})"
-        for hit in result.hits
+        f"from extract import load_block; {hit['name']} = load_block({str(folder)!r}, {hit['block']!r})" for hit in hits
     ]
     if as_json:
         names = (*FACTS, "summary", "file")
-        hits = [
+        facts = [
             {"rank": rank, **{name: hit[name] for name in names}, "load": load}
-            for rank, (hit, load) in enumerate(zip(result.hits, loads, strict=True), start=1)
+            for rank, (hit, load) in enumerate(zip(hits, loads, strict=True), start=1)
         ]
-        told = {"query": query, "matched": result.matched, "all_words": result.complete, "hits": hits}
-        print(json.dumps(told, indent=2))
-        return
-    lines = [] if result.complete else ["no block has all of these words; nearest first:"]
-    for rank, hit in enumerate(result.hits[:count], start=1):
+        return json.dumps({"query": query, "matched": matched, "hits": facts}, indent=2)
+    lines = []
+    for rank, hit in enumerate(hits, start=1):
         lines.append(f"{rank:>3}  {hit['block']}")
         lines.append(f"     {hit['category']}, {hit['level']}, {hit['license']}: {hit['summary'].partition(': ')[2]}")
         lines.append(f"     {folder / hit['file'] if hit['file'] else '(no file)'}")
-    if result.matched > min(count, len(result.hits)):
-        lines.append(f"{min(count, len(result.hits))} of {result.matched:,}; -k shows more")
-    best = result.hits[0]["block"]
+    if matched > len(hits):
+        lines.append(f"{len(hits)} of {matched:,}; -k shows more")
+    best = hits[0]["block"]
     lines += ["", f"read it    lemur show {quote(best)} --in {quote(str(folder))}", f"import it  {loads[0]}"]
-    if spec_file is not None:
-        lines.append(f"{spec_file}: {plural(len(result.hits), 'candidate')}")
-    print("\n".join(map(make_visible, lines)))
-
-
-def make_candidate(spec: SpecLine) -> dict[str, Any]:
-    """Return a spec in the format of NN-RAG's `spec.json`: class, forward_args and summary, then all other fields."""
-    rest = {name: value for name, value in spec.items() if name not in ("name", "forward", "summary")}
-    names = [item["name"] for item in spec["forward"]]
-    return {"class": spec["name"], "forward_args": names, "summary": spec["summary"], **rest}
+    return "\n".join(map(make_visible, lines))

@@ -23,8 +23,8 @@ from extract.model.categories import find_category
 from extract.model.results import Result, RunFacts, at_least, code_columns, sort_by_size
 from extract.proofs.equivalence import BlockWithOriginal, EquivalenceResult, compare_all
 from extract.proofs.minimize import LeanColumns, minimize_all
-from extract.proofs.rebuild import REBUILD, count_rebuilt, is_sampled, make_request, rebuild_all
-from extract.proofs.runtime import PROVIDED, BlockRuntime, extra_folders, original_folders, runtime_for
+from extract.proofs.rebuild import REBUILD, RebuildAnswer, count_rebuilt, is_sampled, make_request, rebuild_all
+from extract.proofs.runtime import PROVIDED, BlockRuntime, extra_folders, original_folders, releases_of, runtime_for
 from extract.proofs.sdists import fetch_tests
 from extract.proofs.validate import (
     EXECUTE,
@@ -57,6 +57,7 @@ from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import META_PRELOAD, Failure
 from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.stage import SandboxOptions, SandboxStage
+from manifests.folders.manifest import Stopwatch
 from manifests.records import LEVELS, Block, Level
 
 _MAX_REASON = 120  # characters of the reason why a block was not compared
@@ -74,6 +75,7 @@ class PendingBlock:
     comparison: EquivalenceResult | None = None
     visit: tuple[BlockUses, Visit] | None = None  # the request, and its answer
     graphs: Mapping[str, Any] | None = None  # of the visit, with whether the block can be rebuilt from them
+    rebuilt: RebuildAnswer | None = None  # if it is in the sample that is rebuilt
     minimized: LeanColumns = field(default_factory=dict)
     arguments_from: ArgumentsFrom | None = None
 
@@ -276,7 +278,7 @@ class StageContext:
                 name=target.name,
                 code=block.code,
                 module=target.stem,
-                original=target.root.name + (target.nested.expression if target.nested is not None else ""),
+                original=target.name,
                 origin=self.library.list_packages(target.module.source),
                 folders=(),
                 arguments=json.loads(arguments),
@@ -396,12 +398,6 @@ def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     ]
     for comparison in _track("compare", len(pairs), compare_all(pairs, context.index, **context.comparison)):
         running[comparison.block].comparison = comparison
-    comparisons = [block.comparison for block in running.values() if block.comparison is not None]
-    context.facts.notes += sorted(
-        f"{item.block}: not as the original: {item.detail}" for item in comparisons if item.fidelity == "mismatch"
-    )
-    reasons = Counter(item.detail[:_MAX_REASON] for item in comparisons if item.fidelity is None)
-    context.facts.details["not_compared"] = sort_by_size(reasons)
 
 
 def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -422,7 +418,6 @@ def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     # Most were visited in the process of their search.
     known = {key: block.verdict.visit for key, block in running.items() if block.verdict.visit is not None}
     others = {key: request for key, request in requests.items() if key not in known}
-    errors = Counter[str]()
     for key, answer in (*known.items(), *visit_all(others, context.index, **context.sandbox)):
         block, request, uses = running[key], requests[key], answer.uses
         block.visit = request, answer
@@ -430,11 +425,8 @@ def visit(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         if not isinstance(uses, Failure):
             more = {"calls": uses.describe_calls(), "own_lines": uses.count_statements(request.code, request.name)}
         block.verdict = replace(block.verdict, observed={**(block.verdict.observed or {}), **more})
-        if isinstance(answer.graphs, Failure):
-            errors[answer.graphs.error] += 1
-        else:
+        if not isinstance(answer.graphs, Failure):
             block.graphs = answer.graphs.to_json()
-    context.facts.details["no_graph"] = sort_by_size(errors)
 
 
 def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -452,13 +444,9 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
         about |= {"start_line": start, "end_line": end, "license": block.emitted.license}
         names = positional_names(read_outline(block.code).method(block.target.name, "forward"))
         requests[key] = make_request(key, about, store_graphs(graphs, names), context.pair(block).run(runtime))
-    answers = dict(rebuild_all(requests, context.index, **context.sandbox))
-    for key, answer in answers.items():
+    for key, answer in rebuild_all(requests, context.index, **context.sandbox):
         block, graphs = traced[key]
-        block.graphs = add_rebuild_outcome(graphs, answer.facts, answer.sizes_fail)
-    context.facts.details["rebuilt"] = count_rebuilt([*answers.values()])
-    reasons = Counter(answer.kind for answer in answers.values() if not answer.proven)
-    context.facts.details["not_rebuilt"] = sort_by_size(reasons)
+        block.rebuilt, block.graphs = answer, add_rebuild_outcome(graphs, answer.facts, answer.sizes_fail)
 
 
 def minimize(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -477,6 +465,28 @@ STAGES: Mapping[str, Callable[[Sequence[PendingBlock], StageContext], None]] = {
     "rebuild": rebuild,
     "lean": minimize,
 }
+
+
+def run_stages(blocks: Sequence[PendingBlock], context: StageContext, watch: Stopwatch) -> None:
+    """Pass blocks through all stages, which share a sandbox and take the releases of the day that was asked for."""
+    with context.sharing(), releases_of(context.facts.options.as_of):
+        for lap, stage in STAGES.items():
+            stage(blocks, context)
+            watch.lap(lap)
+
+
+def count_outcomes(blocks: Sequence[PendingBlock]) -> dict[str, Any]:
+    """Return what the manifest says of the stages of these blocks, beside their rows."""
+    compared = [block.comparison for block in blocks if block.comparison is not None]
+    graphs = [block.visit[1].graphs for block in blocks if block.visit is not None]
+    rebuilt = [block.rebuilt for block in blocks if block.rebuilt is not None]
+    reasons = {
+        "not_compared": [item.detail[:_MAX_REASON] for item in compared if item.fidelity is None],
+        "no_graph": [item.error for item in graphs if isinstance(item, Failure)],
+        "not_rebuilt": [item.kind for item in rebuilt if not item.proven],
+    }
+    counts = {name: sort_by_size(Counter(texts)) for name, texts in reasons.items()}
+    return {**counts, "rebuilt": count_rebuilt(rebuilt)}
 
 
 def _by_id(blocks: Iterable[PendingBlock]) -> dict[str, PendingBlock]:

@@ -40,7 +40,6 @@ from lemur_core.files.markdown import make_visible
 from lemur_core.files.progress import hide_progress, note
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 from lemur_core.sandbox.server.processes import remove_folder
-from manifests.options import Level
 from manifests.options.shared import ForceOption, JobsOption, JsonOption, UnsafeOption
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.
 
 # Commands import what they call by themselves: torch and the tables take seconds, which `--help` does not need.
 _EXTRACT = "Extract: repositories in, validated blocks out"
-_FILTERS = "Filters"
 
 #: The exception of Typer for an invalid command line: click's class, or since 0.26 its own copy of it.
 _WrongLine = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
@@ -277,24 +275,9 @@ app.add_typer(manifests.cli.app)
 def search(
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.")],
     query: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="QUERY", help="Words: names, layers, function (default: all blocks that pass the filters)."
-        ),
+        list[str] | None, typer.Argument(metavar="QUERY", help="Words: names, layers, or what a block does.")
     ] = None,
     count: Annotated[int, typer.Option("-k", metavar="N", min=1, help="Hits at most.")] = 10,
-    category: Annotated[
-        list[str] | None, typer.Option(metavar="C", help="Only this category (repeatable).", rich_help_panel=_FILTERS)
-    ] = None,
-    level: Annotated[Level | None, typer.Option(help="At least this level.", rich_help_panel=_FILTERS)] = None,
-    license_: Annotated[
-        list[str] | None,
-        typer.Option("--license", metavar="SPDX", help="Only this license (repeatable).", rich_help_panel=_FILTERS),
-    ] = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option(metavar="S", help="Only this source, NAME[@VERSION] (repeatable).", rich_help_panel=_FILTERS),
-    ] = None,
     like: Annotated[
         str | None,
         typer.Option(
@@ -302,13 +285,6 @@ def search(
             help="Search by graph and code instead of words: blocks that are like this block of DIR or this network.",
         ),
     ] = None,
-    spec: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the hits' specs as JSON candidates; without QUERY, all that pass the filters."
-        ),
-    ] = None,
-    force: ForceOption = False,
     unsafe_no_sandbox: UnsafeOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -318,19 +294,16 @@ def search(
       lemur search channel attention --in blocks
       lemur search --like SEModule --in blocks
     """
-    from extract.search import Filters, search_folder
-
-    filters = Filters(tuple(category or ()), level, tuple(license_ or ()), tuple(source or ()), spec is not None)
+    if bool(query) == (like is not None):
+        raise UsageError("give either words to search for or --like")
     if like is not None:
-        if query or spec is not None:
-            raise UsageError("--like: cannot be combined with QUERY or --spec; omit them")
         from lemur.like import search_like
 
-        print(search_like(folder, like, filters, count=count, unsafe=unsafe_no_sandbox, as_json=as_json))
-        return
-    if spec is not None and spec.is_file() and not force:
-        raise UserError(f"{spec}: exists already; choose another --spec, or add --force to replace it")
-    search_folder(folder, " ".join(query or ()), filters, count=count, spec_file=spec, as_json=as_json)
+        print(search_like(folder, like, count=count, unsafe=unsafe_no_sandbox, as_json=as_json))
+    else:
+        from extract.search import search_folder
+
+        print(search_folder(folder, " ".join(query or ()), count=count, as_json=as_json))
 
 
 _MACHINE = "This machine"

@@ -20,7 +20,7 @@ from pathlib import Path
 from curate.compute.graphs import NetworkTracer, build_payload
 from curate.compute.runs import PRM, TASK_DATASETS
 from extract.model.blocks import find_block, iterate_blocks, read_blocks
-from extract.search import Filters, SearchIndex, keep_database, open_index, read_database, show_indexing, split_name
+from extract.search import SearchIndex, keep_database, open_index, read_database, show_indexing, split_name
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import make_visible
@@ -69,9 +69,7 @@ class SimilarBlock:
     file: str | None
 
 
-def search_like(
-    folder: Path, wanted: str, filters: Filters, *, count: int, unsafe: bool = False, as_json: bool = False
-) -> str:
+def search_like(folder: Path, wanted: str, *, count: int, unsafe: bool = False, as_json: bool = False) -> str:
     """Return the blocks with the most similar graphs and codes, as a table without control characters, or as JSON.
 
     Args:
@@ -81,7 +79,7 @@ def search_like(
     """
     path = Path(wanted)
     computed = _trace_file(path, unsafe) if path.suffix == ".py" else block_in(folder, wanted)
-    hits, matched = find_similar(folder, open_index(folder), computed, filters, count)
+    hits, matched = find_similar(folder, open_index(folder), computed, count)
     if as_json:
         facts = [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(hits, start=1)]
         return json.dumps({"like": computed.title, "in": str(folder), "matched": matched, "hits": facts}, indent=2)
@@ -209,13 +207,13 @@ def block_in(folder: Path, wanted: str) -> BlockComputation:
 
 
 def find_similar(
-    folder: Path, index: SearchIndex, wanted: BlockComputation, filters: Filters, limit: int
+    folder: Path, index: SearchIndex, wanted: BlockComputation, limit: int
 ) -> tuple[list[SimilarBlock], int]:
     """Return the blocks with the most similar graphs and codes, and the number of all matches.
 
     Returns: hits with the same graph first, then those that are the same up to widths, then by similarity; and how many
         blocks there were before `limit`.
-    Raises: UserError if no block has the value of a filter, or no block that passes has anything in common.
+    Raises: UserError if no block has anything in common.
     """
     database = open_features(folder, index)
     graph = compare(database, "graph", wanted.features["graph"], index.size)
@@ -224,15 +222,14 @@ def find_similar(
     agreements = {row.block: _agree(wanted, row) for row in read_blocks(folder, ("block", "graph", "graph_widths"))}
     facts = {number: (block, kind) for number, block, kind in index.read("SELECT number, block, category FROM blocks")}
     found = []
-    for number in index.filter(filters):
-        block, category = facts[number]
+    for number, (block, category) in facts.items():
         code = (words.get(number, 0.0) + shingles.get(number, 0.0)) / 2
         own = graph.get(number, 0.0) if wanted.features["graph"] and number in traced else None
         similarity = code if own is None else _GRAPH * own + (1 - _GRAPH) * code
         if similarity > _LEAST and block != wanted.block:
             found.append((number, SimilarBlock(block, category, similarity, own, code, agreements[block], None)))
     if not found:
-        raise UserError(f"{wanted.title}: no block that passes has a graph or code with anything in common")
+        raise UserError(f"{wanted.title}: no block has a graph or code with anything in common")
     # Equal identities first: similarity of labels is up to widths, and equal labels do not prove equality.
     found.sort(key=lambda item: (list(_AGREEMENTS).index(item[1].agreement), -item[1].similarity, item[0]))
     return [replace(hit, file=index.spec(number)["file"]) for number, hit in found[:limit]], len(found)

@@ -134,8 +134,6 @@ class Emitter:
         return outcome
 
     def _emit(self, target: TargetClass, also: Sequence[Definition]) -> Emitted | Unresolved:
-        if target.nested is not None and target.nested.why:
-            return Unresolved(Reason.NESTED_CLASS, target.nested.why)
         closure, graph = Closure(target), self.graph
         collect(closure, graph, [target.root])
         if also and not closure.problems:
@@ -155,8 +153,8 @@ class Emitter:
         groups = [group for group in closure.groups if not all(map(_is_deletion, group.nodes))]
         pieces = [(group, renderer.render(group).strip("\n")) for group in groups]
         body = _with_glue(pieces, closure, graph, names, late)
-        body += [*_alias_lines(names, closure), *_bind_nested(names, target)]
-        changes = _list_changes(closure, names, renderer)
+        body += _alias_lines(names, closure)
+        changes = _list_changes(names, renderer)
         head = [*_header(closure, changes), *_future_lines(closure, graph, names)]
         # Packages that no statement needs on import are imported further down.
         at_once = (symbol for symbol in names.of if isinstance(symbol, Import) and symbol not in late)
@@ -308,11 +306,6 @@ def _alias_lines(names: BlockNames, closure: Closure) -> list[str]:
     return ["\n".join(sorted(lines))] if lines else []
 
 
-def _bind_nested(names: BlockNames, root: TargetClass) -> list[str]:
-    """Return the line that binds a class nested inside another definition."""
-    return [f"{root.name} = {names.of[root.root]}{root.nested.expression}"] if root.nested is not None else []
-
-
 def _license(closure: Closure) -> str:
     """Return the license of a block; the sources of its other parts, with their licenses, are listed separately."""
     first, *others = closure.modules
@@ -338,11 +331,10 @@ def _header(closure: Closure, changes: Mapping[str, tuple[str, ...]]) -> list[st
     return [*comment_lines(lines), *describe_files(others, licenses), *describe_changes(changes), *lacking, ""]
 
 
-def _list_changes(closure: Closure, names: BlockNames, renderer: Renderer) -> dict[str, tuple[str, ...]]:
+def _list_changes(names: BlockNames, renderer: Renderer) -> dict[str, tuple[str, ...]]:
     """Return what differs from the author's text, by kind."""
     definitions = ((s.name, new) for s, new in names.of.items() if isinstance(s, Definition | RegistrySymbol))
     return {
-        "named at the end:": tuple(_bind_nested(names, closure.root)),
         "renamed": tuple(f"{old} -> {new}" for old, new in definitions if old != new),
         "left out the decorators": tuple(text.splitlines()[0] for text in dict.fromkeys(renderer.dropped)),
         "taken as not installed:": tuple(sorted(renderer.absent)),

@@ -74,7 +74,7 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
         key=lambda s: (s != root.root, s not in first, isinstance(s, Definition) and s.module is not root.module),
     )
     names: dict[Symbol, str] = {}
-    used = {root.name} if root.outer else set()  # a nested class gets its name at the end
+    used: set[str] = set()
     shared: dict[
         tuple[str, str] | None, str
     ] = {}  # `import torch.nn as nn` and `from torch import nn` are the same import

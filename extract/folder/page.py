@@ -62,20 +62,8 @@ _Levels = Mapping[str, Mapping[str, int]]
 
 _PLACE = re.compile(r"^\S+ \S+:\d+: ")
 #: Columns that are counted and listed; the others are read when the entries are written.
-_COUNTED = ("block", "error_kind", "error", "lean_error", "n_lines", "lean_lines", "quality")
-_LISTED: tuple[str, ...] = (
-    "block",
-    "name",
-    "source",
-    "category",
-    "level",
-    "license",
-    "fidelity",
-    "n_lines",
-    "lean_lines",
-    "quality",
-)
-_LISTED += ("observed",)
+_COUNTED = ("block", "error_kind", "error", "lean_error", "n_lines", "lean_lines")
+_LISTED = ("block", "name", "source", "category", "level", "license", "fidelity", "n_lines", "lean_lines", "observed")
 #: Facts of a block that have views of their own or links, or are long.
 _APART = frozenset({"runs as", "shapes", "also", "file", "inferred"})
 
@@ -109,7 +97,6 @@ def overview(folder: Path, manifest: Manifest) -> frame.Page:
         frame.table("Sources that stand in for others", ["source", "taken from", "in the place of"], stand_ins),
         frame.table(f"Requirements as of {parameters['as_of']}", ["release", "of"], days),
         _groups("By category", "category", counts["categories"], level, categories),
-        _quality([row.quality for row in rows if row.quality is not None]),
         settings(parameters),
     ]
     corpus = parameters.get("corpus")
@@ -208,22 +195,6 @@ def _groups(
     return frame.table(title, [label, "classes", *ladder, f"% {goal}"], rows, intro)
 
 
-def _quality(scores: Sequence[float]) -> frame.View:
-    """Return the code quality of the closed files, by LEMUR's score."""
-    rows: list[tuple[str, frame.Cell]] = []
-    if scores:
-        clean = sum(score == 1 for score in scores)
-        share = f"{count(clean)} of {plural(len(scores), 'file')} ({percent(clean, len(scores))})"
-        median, mean = statistics.median(scores), statistics.mean(scores)
-        rows = [("without a finding", share), ("median, mean, least", f"{median:.2f}, {mean:.3f}, {min(scores):.2f}")]
-    intro = (
-        "A score is 1.0 less 0.05 an error, 0.02 a warning (Pyflakes), 0.01 a line over 120 characters or a function of"
-        " a complexity above 10 (Radon): LEMUR's score, over the whole lean form, or the closed file where there is"
-        " none; column `quality`."
-    )
-    return {**frame.facts("Code quality", rows), "intro": intro}
-
-
 def summary_text(manifest: Manifest, out: Path) -> str:
     """Return the summary that the command prints: levels reached, reasons for failures, omitted sources."""
     counts, details, level = manifest.counts, manifest.details, manifest.parameters["level"]
@@ -260,13 +231,13 @@ def extraction_page(folder: Path, manifest: Manifest) -> frame.Page:
     for row in EXTRACTION.rows(folder, Block, _LISTED):
         seen = read_observed(row)
         facets = (row.level, row.category, row.source, row.license, row.fidelity or "not compared")
-        numbers = (None if seen is None else seen.parameters, row.n_lines, row.lean_lines, row.quality)
+        numbers = (None if seen is None else seen.parameters, row.n_lines, row.lean_lines)
         entries.append(frame.Entry(name=row.name, note=row.block, facets=facets, numbers=numbers))
     library = frame.EntryLibrary(
         title="Library",
         noun="blocks",
         facets=("level", "category", "source", "license", "fidelity"),
-        numbers=("parameters", "lines", "lean lines", "quality"),
+        numbers=("parameters", "lines", "lean lines"),
         entries=entries,
         views=_views(folder),
         total=len(entries),

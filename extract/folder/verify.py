@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 
 from extract.arguments.messages import CallRequest
 from extract.folder.page import FACED
-from extract.folder.write import code_paths, qualities, write_blocks, write_contents
+from extract.folder.write import code_paths, write_blocks, write_contents
 from extract.model.blocks import find, find_code
 from extract.model.results import Options, RunFacts, at_least, code_columns
 from extract.proofs.minimize import list_requirements
@@ -68,7 +68,7 @@ def _derive(folder: Folder, made: Path) -> Json:
     path, manifest = folder.path, folder.manifest
     stored = list(EXTRACTION.rows(path, Block))
     specs = {spec.block: spec for spec in read_specs(path)}
-    rows = _derive_rows(stored, specs, folder.jobs)
+    rows = _derive_rows(stored, specs)
     write_blocks(made, rows, manifest.parameters["level"])
     whole = not manifest.details.get("withheld")
     emitted = [row for row in rows if row.code_sha256 is not None]
@@ -90,12 +90,11 @@ def _derive(folder: Folder, made: Path) -> Json:
     return {"counts": counts}
 
 
-def _derive_rows(stored: Sequence[Block], specs: dict[str, Spec], jobs: int | None) -> list[Block]:
+def _derive_rows(stored: Sequence[Block], specs: dict[str, Spec]) -> list[Block]:
     """Return the rows with the columns that follow from the others, from code and from graphs worked out again."""
     paths = code_paths([row.block for row in stored if row.code_sha256 is not None])
-    scores = qualities([row.lean_code or row.code for row in stored], jobs)
     rows = []
-    for row, score in zip(stored, scores, strict=True):
+    for row in stored:
         changed: dict[str, Any] = {
             "block": f"{row.source}::{row.qualname}",
             "name": row.qualname.rpartition(".")[2],
@@ -109,8 +108,6 @@ def _derive_rows(stored: Sequence[Block], specs: dict[str, Spec], jobs: int | No
             changed |= {"lean_sha256": lean["code_sha256"], "lean_lines": lean["n_lines"]}
         if row.lean_sha256 is None:
             changed |= {"lean_requires": (), "lean_license": None}
-        if row.code is not None:
-            changed["quality"] = score
         spec = specs.get(row.block)
         if spec is not None and spec.algorithm is not None:
             identities = compute_identities(load_graphs(dict(spec.algorithm)))

@@ -3,11 +3,10 @@
 import ast
 import hashlib
 import importlib.metadata
-import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,7 @@ from extract.specs.make import write_specs
 from extract.specs.splits import assign_splits, write_spec_tables
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.cached import run_versions
-from lemur_core.source.quality import code_quality
 from manifests.conversations import write_chat_tables
 from manifests.folders.manifest import Input, Manifest, Stopwatch, package_versions
 from manifests.folders.tables import write_table
@@ -42,8 +39,6 @@ _OF_SOURCES += ("paths", "exclude", "symbols", "instead_of")
 _LONGEST = 160
 _DIGITS = 8
 _ODD = re.compile(r"[^A-Za-z0-9._@+-]")
-_FEW = 60  # files; with fewer, starting processes costs more than it saves
-_BATCH = 40  # files per worker call
 _RESERVED = frozenset({"con", "prn", "aux", "nul"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)})
 
 
@@ -60,12 +55,7 @@ def write_extraction(
     Raises: UserError if `out` cannot be written.
     """
     paths = code_paths([result.row.block for result in results if result.row.code is not None])
-    scores = qualities([result.row.lean_code or result.row.code for result in results], facts.options.jobs)
-    rows = [
-        result.row.model_copy(update={"file": paths.get(result.row.block), "quality": score})
-        for result, score in zip(results, scores, strict=True)
-    ]
-    watch.lap("quality")
+    rows = [result.row.model_copy(update={"file": paths.get(result.row.block)}) for result in results]
     assert len({row.block for row in rows}) == len(rows), "a block occurs twice among the results"
     with atomic_folder(out, force=force) as folder:
         write_blocks(folder, rows, facts.options.level)
@@ -101,29 +91,6 @@ def write_contents(
     tables, dataset = _write_dataset(folder, specs, rows, facts)
     written = {TABLE: len(rows), SPECS: len(specs), **tables}
     return written, {**counts, **dataset}, _manifest_details(facts)
-
-
-def qualities(codes: Sequence[str | None], jobs: int | None = None) -> list[float | None]:
-    """Return LEMUR's score of each code, in 0..1, with Pyflakes; None without a code that the analyzers can read."""
-    texts = [code for code in codes if code is not None]
-    scores: Iterator[float | None]
-    if len(texts) <= _FEW:
-        scores = iter([_quality(text) for text in texts])
-    else:
-        batches = (texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH))
-        scores = itertools.chain.from_iterable(map_chunks(_quality, batches, _no_score, jobs))
-    return [None if code is None else next(scores) for code in codes]
-
-
-def _quality(code: str) -> float | None:
-    try:
-        return code_quality(code, "block", python=None).score
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _no_score(_: str) -> None:
-    """Return no score for a file that crashes a worker."""
 
 
 def write_blocks(folder: Path, rows: Sequence[Block], level: str) -> None:

@@ -221,7 +221,7 @@ def _run(
 
 def is_recorded(target: TargetClass) -> bool:
     """Return whether the calls of a class can be recorded: nothing drives PyTorch, where users take long to find."""
-    return not target.outer and target.stem.partition(".")[0] != FOUNDATION
+    return target.stem.partition(".")[0] != FOUNDATION
 
 
 def _key(target: TargetClass) -> str:

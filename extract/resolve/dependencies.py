@@ -104,7 +104,6 @@ class Reason(StrEnum):
     DYNAMIC_MODULE = "dynamic_module"
     TOO_LARGE = "too_large"
     NEWER_PYTHON = "newer_python"
-    NESTED_CLASS = "nested_class"
 
 
 class Problem(NamedTuple):
@@ -451,7 +450,7 @@ class DependencyGraph:
         matching = [s for s, depth in needed if tuple(s.package.split(".")) == chain[:depth] and depth > 1]
         plain = [symbol for symbol, depth in needed if depth == 1]
         if plain and len(chain) > 1 and RUNTIME_NAMES.is_submodule(chain[0], chain[1]):
-            # `import packaging`, then `packaging.version`: this works once anything has imported the submodule.
+            # `import xml`, then `xml.dom`: this works once anything has imported the submodule.
             matching.append(Import(f"{chain[0]}.{chain[1]}", "", False, use.name))
         return list(dict.fromkeys([*plain[:1], *matching])) or [needed[0][0]]
 

@@ -1,14 +1,14 @@
 """Discovery of the nn.Module subclasses of a corpus, across files, re-exports and sources, and their selection."""
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from extract.resolve.modules import CorpusIndex, Definition, External, Missing, Module, Target
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources.contents import matches
 from lemur_core.files.errors import UserError, near_names
-from lemur_core.source.facts import ClassFacts, Nested, Statement
+from lemur_core.source.facts import ClassFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,35 +17,24 @@ class TargetClass:
 
     module: Module
     name: str
-    outer: tuple[str, ...] = ()  # names of the classes and functions around it
 
     @property
     def facts(self) -> ClassFacts:
         """The facts of the class; reads the facts of its file."""
-        facts = find_class_facts(Definition(self.module, self.name)) if self.nested is None else self.nested.facts
+        facts = find_class_facts(self.root)
         assert facts is not None
         return facts
 
     @property
-    def nested(self) -> Nested | None:
-        """The facts of the class if it lies inside another definition; None at module level."""
-        wanted = (self.outer, self.name)
-        return next(
-            (nested for nested in self.module.facts.nested if (nested.outer, nested.facts.name) == wanted), None
-        )
-
-    @property
     def root(self) -> Definition:
-        """The module-level definition that is the class or contains it."""
-        return Definition(self.module, self.outer[0] if self.outer else self.name)
+        """The definition of the class."""
+        return Definition(self.module, self.name)
 
     @property
     def lines(self) -> tuple[int, int]:
         """First and last line of the class, or of a function that comes along with one."""
-        facts = find_class_facts(Definition(self.module, self.name))
-        at: Statement | Nested | None = self.nested
-        if at is None:
-            at = self.module.facts.statements[facts.statement] if facts else self.module.find_binders(self.name)[-1]
+        facts = find_class_facts(self.root)
+        at = self.module.facts.statements[facts.statement] if facts else self.module.find_binders(self.name)[-1]
         return at.line, at.end_line
 
     @property
@@ -56,7 +45,7 @@ class TargetClass:
     @property
     def qualname(self) -> str:
         """The dotted name under which its own source imports it."""
-        return ".".join((self.stem, *self.outer, self.name))
+        return f"{self.stem}.{self.name}"
 
     @property
     def block(self) -> str:
@@ -83,7 +72,7 @@ class Hierarchy:
                 classes.pop(facts.name, None)
             if is_module and has_forward and not abstract:
                 classes[facts.name] = TargetClass(module, facts.name)
-        return [*classes.values(), *self._find_nested(module)]
+        return list(classes.values())
 
     def explain_absence(self, modules: Iterable[Module], name: str) -> str:
         """Return why a name, bare or qualified or a block's id, is of no class that can become a block."""
@@ -97,21 +86,7 @@ class Hierarchy:
                     continue
                 why = "has no forward of its own, and inherits none" if not has_forward else "has an abstract forward"
                 return f"{found.block} {why if is_module else 'is not known to be a torch.nn.Module'}"
-        return "no class of that name"
-
-    def _find_nested(self, module: Module) -> Iterator[TargetClass]:
-        """Yield those inside classes and functions; they may derive from one another."""
-        siblings: dict[tuple[tuple[str, ...], str], tuple[bool, bool, bool]] = {}
-        for outer, facts in ((nested.outer, nested.facts) for nested in module.facts.nested):
-            if (outer, facts.name) in siblings or not module.is_taken(module.facts.statements[facts.statement]):
-                continue
-            is_module, has_forward, abstract = self._classify(module, facts)
-            for base in facts.bases:
-                above = siblings.get((outer, base[0]), (False,) * 3) if len(base) == 1 else (False,) * 3
-                is_module, has_forward = is_module or above[0], has_forward or above[1]
-            siblings[outer, facts.name] = is_module, has_forward, abstract
-            if is_module and has_forward and not abstract:
-                yield TargetClass(module, facts.name, outer)
+        return "no class of that name at the top level of a file"
 
     def _classify(self, module: Module, facts: ClassFacts) -> tuple[bool, bool, bool]:
         """Return whether a class is an nn.Module, defines its own forward, and leaves that abstract."""
@@ -236,7 +211,7 @@ def select(
     others: dict[str, tuple[str, ...]] = {}
     if wanted.names:
         by_key: dict[str, list[TargetClass]] = {}
-        for item in sorted(chosen, key=lambda item: bool(item.outer)):  # a bare name prefers classes at module level
+        for item in chosen:
             for key in {item.name, item.qualname, item.block}:
                 by_key.setdefault(key, []).append(item)
         found = [by_key[name] for name in dict.fromkeys(wanted.names) if name in by_key]

@@ -22,7 +22,7 @@ import functools
 import itertools
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -477,21 +477,11 @@ class CorpusIndex:
             target = self.resolve_alias(module, alias)
             if not isinstance(target, Missing):
                 return target
-        for alias in self._list_lazy(module):
-            if alias.bound == name and not isinstance(target := self.resolve_alias(module, alias), Missing):
-                return target
         for statement in module.list_stars(types=True):
             target = self._through_star(module, statement, name)
             if target is not None:
                 return target
         return Missing(f"no {name} in {module.name or module.file.path}")
-
-    def _list_lazy(self, module: Module) -> Iterator[Alias]:
-        """Yield what a package imports on demand, as it states itself or in its stub."""
-        for alias in module.facts.lazy:
-            stub = self.by_path.get((module.source.name, f"{module.file.path}i")) if alias.name == "*" else None
-            stated = [] if stub is None else [a for s in stub.facts.statements for a in s.aliases]
-            yield from [a._replace(bound=a.name) for a in stated] or [alias]  # lazy_loader ignores `as`
 
     def lacks(self, module: Module, name: str) -> bool:
         """Return whether nothing can bind a global name: no statement that runs, no function, no opaque star import."""

@@ -45,8 +45,8 @@ class RuntimeNames:
         return name in classes if name in names else bool(self._answer(_is_module_class, dotted, name))
 
     def is_submodule(self, package: str, name: str) -> bool:
-        """Return whether a package that is not part of the runtime has a submodule of that name."""
-        return package not in _PACKAGES and bool(self._answer(_is_submodule, package, name))
+        """Return whether a package of the standard library has a submodule of that name."""
+        return package in sys.stdlib_module_names and bool(self._answer(_is_submodule, package, name))
 
     def star(self, dotted: str) -> frozenset[str]:
         """Return the names that a star import binds."""
@@ -117,11 +117,10 @@ def _star(dotted: str) -> list[str]:
 def _is_submodule(package: str, name: str) -> bool:
     try:
         spec = importlib.util.find_spec(package)
-        if spec is None or spec.submodule_search_locations is None:
-            return False
-        return importlib.machinery.PathFinder.find_spec(name, spec.submodule_search_locations) is not None
     except (ImportError, ValueError):
         return False
+    folders = spec.submodule_search_locations if spec is not None else None
+    return folders is not None and importlib.machinery.PathFinder.find_spec(name, folders) is not None
 
 
 def _is_module_class(dotted: str, name: str) -> bool:

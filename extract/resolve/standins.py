@@ -54,9 +54,6 @@ DEFINITIONS: Mapping[str, Replacement] = dict(
         pretrained.py PretrainedConfig PreTrainedConfig: from_pretrained to_dict
         pretrained.py SubConfigSpec SubConfigSpec: create_subconfig
         pretrained.py AttentionInterface AttentionInterface: get_interface
-        sparse.py SparseTensor SparseTensor: coo csr set_value fill_value has_value
-        sparse.py torch_sparse torch_sparse: matmul sum mul set_diag fill_diag masked_select_nnz
-        sparse.py radius_graph radius_graph: x r batch loop max_num_neighbors flow
         frameworks.py AutoConfig AutoClass: from_pretrained
         frameworks.py AutoTokenizer AutoClass: from_pretrained
         frameworks.py AutoProcessor AutoClass: from_pretrained
@@ -71,6 +68,7 @@ DEFINITIONS: Mapping[str, Replacement] = dict(
         frameworks.py get_logger get_logger: name
         frameworks.py print_log print_log: msg logger level
         frameworks.py MMLogger NamedLogger: get_current_instance
+        frameworks.py radius_graph radius_graph: x r batch loop max_num_neighbors flow
         """.strip().splitlines(),
     )
 )

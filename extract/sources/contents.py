@@ -139,8 +139,6 @@ _ASIDE = frozenset({"test", "tests", "node_modules"})
 _ASIDE_OUTSIDE = frozenset({"docs", "doc", "examples", "example", "benchmarks", "benchmark"})
 _FILES_ASIDE = frozenset({"setup.py", "conftest.py"})
 _INIT = "__init__.py"
-_STUB = "__init__.pyi"
-LAZY_STUB = b"attach_stub"  # the function of lazy_loader that finds in its stub what a package has
 _IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(\w+\.[\w.]+)", re.MULTILINE)
 #: Folders of tests, whatever is in them.
 TESTS = frozenset({"test", "tests", "testing"})
@@ -182,9 +180,7 @@ def check_bounds(where: str, sizes: Iterable[int]) -> None:
 
 
 def list_files(python: Mapping[str, bytes], within: str = "") -> tuple[SourceFile, ...]:
-    """Return the files sorted by path, with module names and hashes; of the stubs, those that packages read."""
-    stubs = {path for path in python if path.endswith(_STUB) and LAZY_STUB not in python.get(path[:-1], b"")}
-    python = {path: data for path, data in python.items() if path not in stubs}
+    """Return the files sorted by path, with module names and hashes."""
     modules = module_names(
         python, within, {name.decode() for data in python.values() for name in _IMPORTED.findall(data)}
     )
@@ -212,13 +208,13 @@ def is_safe(name: str) -> bool:
 
 
 def keep_paths(paths: Iterable[str]) -> list[str]:
-    """Return the Python files among the paths that belong to the code itself, and stubs of packages, sorted.
+    """Return the Python files among the paths that belong to the code itself, sorted.
 
     Left out: tests, hidden folders, setup.py, conftest.py; outside of packages also documentation, examples, benchmarks
     and `test_*.py` (`mmengine.model.test_time_aug` is not a test); and files that cannot be imported: a
     module hidden by a package of the same name, a name that cannot be printed.
     """
-    python = [path for path in paths if path.endswith((".py", _STUB))]
+    python = [path for path in paths if path.endswith(".py")]
     packages = package_folders(python)
 
     def is_kept(path: str) -> bool:

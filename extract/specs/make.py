@@ -487,7 +487,7 @@ def print_call(row: Block, code: str | None, module: str = "") -> tuple[str, ...
         names = set(_list_names(lines)) - {row.name, "block"} - BUILTINS
     except SyntaxError:  # not what extraction wrote
         return ()
-    defined = set(list_definitions(code)) if names and code is not None else set()
+    defined = read_outline(code).names if names and code is not None else frozenset[str]()
     if not names <= defined | _IMPORTS.keys():
         return ()
     imported = names & _IMPORTS.keys() - (set() if module else defined)
@@ -504,22 +504,3 @@ def _list_names(lines: list[str]) -> Iterator[str]:
         own = {node.arg for node in nodes if isinstance(node, ast.arg)}
         own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         yield from (node.id for node in nodes if isinstance(node, ast.Name) and node.id not in own)
-
-
-def list_definitions(code: str) -> Iterator[str]:
-    """Yield the names that the statements of a file bind, without placeholders (`Config = object`).
-
-    Args: code: a file that parses.
-    Returns: an iterator over the names, in the order of the file.
-    """
-    waiting: list[ast.AST] = list(parse_code(code, None).body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == "object"):
-            waiting += ast.iter_child_nodes(node)

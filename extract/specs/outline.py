@@ -1,11 +1,6 @@
-"""Outline of a closed file: its definitions, and facts about its classes.
-
-The same definition occurs in hundreds of closed files, so a file is split at its unindented lines, and the facts about
-each piece are cached.
-"""
+"""Outline of a closed file: its definitions, and facts about its classes. Each text is parsed once."""
 
 import ast
-import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,13 +9,11 @@ from types import MappingProxyType
 
 from lemur_core.graphs.symbolic import evaluate_formula
 from lemur_core.source.scopes import last_name
-from lemur_core.source.text import parse_code, parse_expression
+from lemur_core.source.text import Lines, normalise, parse_code, parse_expression
 from manifests.records import SpecArgument
 
 METHODS = ("__init__", "forward")
 
-#: Unindented lines that continue a statement.
-_CONTINUATION = re.compile(r"[)\]}#]|(?:else|elif|except|finally)\b|$")
 #: Signatures of the one PyTorch class whose forward is often inherited.
 _SEQUENTIAL = {
     "__init__": (SpecArgument(name="args", kind="more positional"),),
@@ -42,10 +35,18 @@ class ClassStatement:
 
 @dataclass(frozen=True, slots=True)
 class SpecOutline:
-    """The top-level classes and functions of a file by name; the last definition of a name counts."""
+    """The definitions of a file, also in its branches and loops, by name; the last one of a name counts.
+
+    Attributes:
+        classes, functions: those of the file.
+        names: all names that its statements bind, without placeholders (`Config = object`).
+        texts: the text of each class at the left margin, with its decorators.
+    """
 
     classes: Mapping[str, ClassStatement] = field(default_factory=dict)
     functions: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def lineage(self, name: str) -> Iterator[ClassStatement]:
         """Yield a class and those of its bases that the file defines, nearest first, without repetition."""
@@ -71,54 +72,39 @@ class SpecOutline:
         return _INHERITED if outside else ()
 
 
+@lru_cache(maxsize=1_000)
 def read_outline(code: str) -> SpecOutline:
     """Return the outline of a closed file; empty if it is not valid Python."""
-    definitions = [item for piece in split_definitions(code) for item in _facts(piece)]
-    classes = {item.name: item for item in definitions if isinstance(item, ClassStatement)}
-    return SpecOutline(classes, frozenset(item for item in definitions if isinstance(item, str)))
-
-
-def split_definitions(code: str) -> list[str]:
-    """Return the text of each top-level statement that defines something; empty if the code is not valid Python."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        return [piece for piece in _cut(code) if _facts(piece)]
-    # A multi-line string may have unindented lines.
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        return [piece for piece in map(ast.unparse, parse_code(code).body) if _facts(piece)]
-    return []
-
-
-def _cut(code: str) -> Iterator[str]:
-    """Yield the text of each unindented statement."""
-    # By lines, not by a parser: a cached piece costs nothing, and most pieces were seen in other files.
-    piece: list[str] = []
-    open_decorator = False
-    for line in code.split("\n"):
-        if line[:1] not in (" ", "\t") and not _CONTINUATION.match(line) and not open_decorator:
-            yield "\n".join(piece).rstrip()
-            piece = []
-        open_decorator = line.startswith("@") or (open_decorator and not line.startswith(("class ", "def ", "async ")))
-        piece.append(line)
-    yield "\n".join(piece).rstrip()
-
-
-@lru_cache(maxsize=20_000)
-def _facts(piece: str) -> tuple[ClassStatement | str, ...]:
-    return tuple(_definitions(parse_code(piece).body))
-
-
-def _definitions(body: list[ast.stmt]) -> Iterator[ClassStatement | str]:
-    """Yield facts about classes and names of functions, including those in a top-level `if`, `try`, `with` or loop."""
-    for node in body:
-        if isinstance(node, ast.ClassDef):
-            yield _class(node)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node.name
-        elif isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _definitions(getattr(node, part, []))
-            for handler in getattr(node, "handlers", []):
-                yield from _definitions(handler.body)
+    try:
+        text = normalise(code)
+        body = parse_code(text).body
+    except SyntaxError:
+        return SpecOutline()
+    classes: dict[str, ClassStatement] = {}
+    functions, names, lines = set(), set[str](), Lines(text)
+    waiting: list[ast.AST] = [*reversed(body)]
+    while waiting:
+        match waiting.pop():
+            case ast.ClassDef(name=name) as node:
+                classes[name] = _class(node)
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                functions.add(name)
+                names.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                names.update((alias.asname or alias.name).partition(".")[0] for alias in aliases)
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Assign(value=ast.Name(id="object")):
+                pass
+            case other:
+                waiting += reversed(list(ast.iter_child_nodes(other)))
+    texts = {}
+    for item in body:
+        if isinstance(item, ast.ClassDef):
+            first = min([item.lineno, *(decorator.lineno for decorator in item.decorator_list)])
+            texts[item.name] = text[lines.start(first) : lines.span(item)[1]].decode()
+    return SpecOutline(MappingProxyType(classes), frozenset(functions), frozenset(names), MappingProxyType(texts))
 
 
 def _class(node: ast.ClassDef) -> ClassStatement:
@@ -171,9 +157,6 @@ _LONGEST, _LONGEST_TYPE = 100, 80
 _TEXT_TOKENS = 5
 
 _CONSTANTS: dict[object, str] = {None: "none", True: "true", False: "false", ...: "unset"}
-_TENSORS = {"randn": "tensor", "rand": "positive tensor", "randint": "index tensor", "ones": "tensor of ones"}
-_TENSORS |= {"zeros": "tensor of zeros", "empty": "tensor", "full": "tensor"}
-_EMPTY = {"dict": "empty mapping", "list": "empty sequence", "tuple": "empty sequence", "set": "empty sequence"}
 _TOKEN = re.compile(r"[A-Za-z0-9_]+|\S")  # strict: each letter of another alphabet is a token
 
 
@@ -233,17 +216,20 @@ def _value(node: ast.expr) -> str:
         case ast.List() | ast.Tuple() | ast.Set():
             # `3×4×6×3` for numbers, `a · b` for other values; nested sequences are enclosed.
             nested = (ast.List, ast.Tuple)
-            parts = [
-                f"‹{format_value(item)}›" if isinstance(item, nested) else format_value(item) for item in node.elts
-            ]
+            parts = [f"‹{_value(item)}›" if isinstance(item, nested) else _value(item) for item in node.elts]
             if len(parts) < 2:
-                return f"only {parts[0]}" if parts else _EMPTY["list"]
+                return f"only {parts[0]}" if parts else "empty sequence"
             return (" · " if None in map(_number, node.elts) else "×").join(parts)
+        case ast.Dict(keys=[]):
+            return "empty mapping"
         case ast.Dict():
-            keys = ["all of" if key is None else format_value(key) for key in node.keys]
-            return _mapping(zip(keys, node.values, strict=True))
-        case ast.Call():
-            return _call(node)
+            return _join(
+                (None if key is None else _value(key), item) for key, item in zip(node.keys, node.values, strict=True)
+            )
+        case ast.Call() if name := last_name(node.func):
+            of = f" of {' · '.join(map(format_value, node.args))}" if node.args else ""
+            named = _join((keyword.arg, keyword.value) for keyword in node.keywords)
+            return f"{name}{of}{f' with {named}' if named else ''}"
         case ast.Lambda():
             return "a function"
         case ast.Attribute(attr="name" | "value") if last_name(node.value):  # of a member of an enumeration
@@ -251,26 +237,8 @@ def _value(node: ast.expr) -> str:
     return last_name(node) or "computed"
 
 
-def _mapping(pairs: Iterable[tuple[str, ast.expr]]) -> str:
-    return "; ".join(f"{key} {format_value(item)}" for key, item in pairs) or _EMPTY["dict"]
-
-
-def _call(node: ast.Call) -> str:
-    name, args = last_name(node.func), list(node.args)
-    named = [(keyword.arg or "all of", keyword.value) for keyword in node.keywords]
-    if name in _EMPTY and not args:
-        return _mapping(named) if named else _EMPTY[name]
-    if name in _TENSORS and isinstance(node.func, ast.Attribute):
-        # Its shape is one sequence, or separate numbers.
-        shape = next((argument for argument in args if isinstance(argument, ast.Tuple | ast.List)), None)
-        sizes = "×".join(format_value(item) for item in (args if shape is None else shape.elts))
-        return f"{_TENSORS[name]} {sizes or ('' if shape is None else 'scalar')}".rstrip()
-    if name == "partial" and args:
-        name, args = format_value(args[0]), args[1:]
-    if not name:
-        return "computed"
-    of = f" of {' · '.join(map(format_value, args))}" if args else ""
-    return f"{name}{of}{f' with {_mapping(named)}' if named else ''}"
+def _join(pairs: Iterable[tuple[str | None, ast.expr]]) -> str:
+    return "; ".join(f"{'all of' if key is None else key} {format_value(item)}" for key, item in pairs)
 
 
 # --- annotations -----------------------------------------------------------------------------------------------------

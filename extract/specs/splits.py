@@ -11,13 +11,13 @@ import ast
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from extract.specs.make import design_facts
-from extract.specs.outline import split_definitions
+from extract.specs.outline import read_outline
 from lemur_core.similarity.tokens import near_pairs, shingles
 from lemur_core.source.text import list_nodes, parse_code
 from manifests.folders.tables import write_tables
@@ -94,7 +94,7 @@ class _Groups:
 
 def _group(specs: Sequence[Spec], codes: Sequence[str]) -> tuple[list[Node], set[Node]]:
     """Return the group of each spec, and the groups whose classes, or similar ones, occur in files of other groups."""
-    files = [dict(_classes(code)) for code in codes]
+    files = [{name: _plain(text) for name, text in read_outline(code).texts.items()} for code in codes]
     own = [classes.get(spec.name, spec.block) for spec, classes in zip(specs, files, strict=True)]
     texts = list(dict.fromkeys([*own, *(text for classes in files for text in classes.values())]))
     blocks = len({*own})
@@ -129,13 +129,6 @@ def design_key(spec: Spec) -> str:
     facts = design_facts(spec.model_dump(mode="json"))
     kept = {name: value for name, value in facts.items() if name not in (_NAMING if spec.cases else _NOT_DESIGN)}
     return json.dumps(kept, sort_keys=True, ensure_ascii=False)
-
-
-def _classes(code: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and normalized text of each top-level class; nothing if the code is not valid Python."""
-    for piece in split_definitions(code):
-        if (match := _CLASS.search(piece)) is not None:
-            yield match[1], _plain(piece)
 
 
 @lru_cache(maxsize=20_000)

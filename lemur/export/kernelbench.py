@@ -32,13 +32,13 @@ from extract.model.results import at_least
 from extract.proofs.runtime import runtime_for
 from extract.specs.make import (
     WorkingCall,
-    list_definitions,
     positional_names,
     print_call,
     read_arguments,
     read_observed,
     read_specs,
 )
+from extract.specs.outline import read_outline
 from lemur.export.attack_guest import RANDOM, TOLERANCE, Attacked, Problem
 from lemur.export.records import ExportContents, KernelProblem
 from lemur_core.files.workers import available_cores
@@ -229,7 +229,7 @@ def build_problem(
         raise RefusedError("no call is stated")
     if len(observed.cases[0].outputs) != 1 or returns not in (None, "tensor"):
         raise RefusedError("does not return one tensor")
-    defined = set(list_definitions(row.code))
+    defined = read_outline(row.code).names
     if taken := [name for name in _OWN if name in defined]:
         raise RefusedError(f"its file defines {taken[0]}")
     init = _parameters(calls.init, constructor, "argument")

@@ -23,7 +23,7 @@ from textwrap import dedent
 from typing import Any
 
 from curate.folder.reference_corpus import check_graphs
-from extract.search import Filters, open_index, search
+from extract.search import open_index
 from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur.synthesis.endpoint import Answer, Endpoint, Message, Model, Request, ask
 from lemur.synthesis.folder import PREFIX, make_row, write_synthesis
@@ -181,8 +181,10 @@ def draw(library: Path, options: AttemptOptions) -> tuple[list[Attempt], int]:
     EXTRACTION.open(library)
     wanted = None
     if options.query is not None:
-        hits = search(open_index(library), options.query, Filters(all_words=True), _HITS).hits
-        wanted = {hit["block"] for hit in hits}
+        index = open_index(library)
+        index.search(options.query, 1)  # names near words where nothing matches
+        found = index.rank(options.query, all_words=True) or index.rank(options.query)
+        wanted = {index.spec(number)["block"] for number in found[:_HITS]}
     try:
         columns = ("block", "level", "arguments", "license", "lean_license")
         rows = {

@@ -1,20 +1,15 @@
-"""Changes, lookups by string and nested classes: facts about a statement beyond its names, by static analysis.
+"""Changes and lookups by string: facts about a statement beyond its names, by static analysis.
 
 Changes: `TABLE["x"] = f`, `cls.kinds.append(f)`, `_OF.setdefault(key, {})[kind] = f`, in functions, methods and at
 module level.
-
-Nested classes: where each is, and its expression at module level. `Outer.Inner` is a class inside a class. A function
-that returns a class it defines is called to get the class: without arguments if it needs none, otherwise with those of
-a call in the file that has only constants.
 """
 
 import ast
 import re
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from lemur_core.source.facts import AT_CALL, AT_DEFINITION, ClassFacts, Nested, ObjectChange
+from lemur_core.source.facts import AT_CALL, AT_DEFINITION, ObjectChange
 from lemur_core.source.scopes import last_name
 from lemur_core.source.text import list_children, walk_scope
 
@@ -235,84 +230,3 @@ def build_pattern(node: ast.expr | None) -> str:
     if isinstance(node, ast.IfExp):
         return f"(?:{build_pattern(node.body)}|{build_pattern(node.orelse)})"
     return ".*"
-
-
-# -- classes inside classes and functions --------------------------------------------
-
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_KEEPING = frozenset({"cache", "lru_cache"})  # decorators that do not change the return value
-_Scope = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-_ClassFacts = Callable[[ast.ClassDef, int], ClassFacts]
-
-
-def find_nested_classes(tree: ast.Module, node: ast.stmt, number: int, facts_of: _ClassFacts) -> Iterator[Nested]:
-    """Yield the classes with bases inside a top-level class or function.
-
-    Args: number: the number of the statement. facts_of: returns the facts of a class's node.
-    """
-    waiting: list[tuple[tuple[_Scope, ...], ast.AST]] = [((), node)]
-    while waiting:
-        around, item = waiting.pop()
-        if isinstance(item, ast.ClassDef) and around and item.bases:
-            expression, why = _build_expression(tree, (*around, item))
-            outer = tuple(scope.name for scope in around)
-            yield Nested(facts_of(item, number), outer, item.lineno, item.end_lineno or item.lineno, expression, why)
-        inner = (*around, item) if isinstance(item, _Scope) else around
-        below = [child for child in list_children(item) if isinstance(child, ast.stmt | ast.ExceptHandler)]
-        waiting += [(inner, child) for child in reversed(below)]
-
-
-def _build_expression(tree: ast.Module, path: tuple[_Scope, ...]) -> tuple[str, str]:
-    """Return the text after the outermost name that gives the innermost class, or why there is none."""
-    text = ""
-    for outer, inner in pairwise(path):
-        if isinstance(outer, ast.ClassDef):
-            if isinstance(inner, _DEFINITIONS):
-                return "", f"it is defined when method {inner.name} of {outer.name} runs"
-            text += f".{inner.name}"
-            continue
-        if isinstance(inner, _DEFINITIONS) or not _returns(outer, inner.name):
-            return "", f"it is defined when {outer.name} runs, which does not return it"
-        decorators = [item.func if isinstance(item, ast.Call) else item for item in outer.decorator_list]
-        if any(last_name(item) not in _KEEPING for item in decorators):
-            return "", f"it is defined when {outer.name} runs, which is decorated"
-        required = _list_required(outer)
-        arguments = _find_constant_arguments(tree, outer.name) if required else ""
-        if arguments is None:
-            return "", f"it depends on arguments of {outer.name}: {', '.join(required)}"
-        text += f"({arguments})"
-    return text, ""
-
-
-def _returns(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
-    """Return whether a function returns nothing but the object with this name."""
-    own = list(walk_scope(function.body))
-    if isinstance(function, ast.AsyncFunctionDef) or any(isinstance(n, ast.Yield | ast.YieldFrom) for n in own):
-        return False
-    returned = [item.value for item in own if isinstance(item, ast.Return)]
-    return bool(returned) and all(isinstance(value, ast.Name) and value.id == name for value in returned)
-
-
-def _list_required(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    """Return the parameters without a default."""
-    arguments = function.args
-    plain = [*arguments.posonlyargs, *arguments.args]
-    named = [
-        parameter
-        for parameter, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is None
-    ]
-    return [parameter.arg for parameter in (*plain[: len(plain) - len(arguments.defaults)], *named)]
-
-
-def _find_constant_arguments(tree: ast.Module, name: str) -> str | None:
-    """Return the arguments of the file's first call of a function that has only constants."""
-    for item in ast.walk(tree):
-        if isinstance(item, ast.Call) and isinstance(item.func, ast.Name) and item.func.id == name:
-            try:
-                for node in (*item.args, *(word.value for word in item.keywords)):
-                    ast.literal_eval(node)
-            except (ValueError, TypeError, SyntaxError, RecursionError):
-                continue
-            return ", ".join(ast.unparse(node) for node in (*item.args, *item.keywords))
-    return None

@@ -6,7 +6,7 @@ text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 27
+FACTS_VERSION = 28
 
 # When a name is looked up: when the statement runs, when a function it defines is called, or only in an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
@@ -132,17 +132,6 @@ class ClassFacts(NamedTuple):
     registers: tuple[str, ...] = ()  # methods that return their argument, or create such a decorator
 
 
-class Nested(NamedTuple):
-    """A class inside a top-level class or function."""
-
-    facts: ClassFacts  # of the enclosing statement
-    outer: tuple[str, ...]  # names of the enclosing classes and functions, outermost first
-    line: int
-    end_line: int
-    expression: str  # the class's expression after the outermost name: ".Inner", "(64)"
-    why: str  # why there is no such expression
-
-
 class NewerSyntax(NamedTuple):
     """Syntax in a file that the running Python does not know."""
 
@@ -159,7 +148,4 @@ class FileFacts(NamedTuple):
     #: Names in `__all__`; "*acts" are those of `acts.__all__`, and "*" is any public name, where it is computed.
     exports: tuple[str, ...] | None
     future: tuple[str, ...]  # names imported from __future__
-    nested: tuple[Nested, ...] = ()
-    #: Imports on demand, by lazy_loader; `from . import *` stands for those in the stub beside the file.
-    lazy: tuple[Alias, ...] = ()
     newer: tuple[NewerSyntax, ...] = ()  # without which the other facts are

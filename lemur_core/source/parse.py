@@ -1,10 +1,9 @@
 """Parse one source file into its facts. Nothing is run; `ast` is several times faster than LibCST."""
 
 import ast
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from lemur_core.source.changes import find_changes, find_nested_classes, search_at
+from lemur_core.source.changes import find_changes, search_at
 from lemur_core.source.facts import (
     ASSIGN,
     CLASS,
@@ -12,7 +11,6 @@ from lemur_core.source.facts import (
     IMPORT,
     OTHER,
     STAR,
-    Alias,
     ClassFacts,
     ConditionalBlock,
     Decorator,
@@ -77,7 +75,6 @@ class _FactsVisitor:
         self.drafts: list[tuple[Statement, ScopeNames]] = []
         self.blocks: list[tuple[ConditionalBlock, ScopeNames]] = []
         self.classes: list[ClassFacts] = []
-        self.scopes: list[tuple[ast.stmt, int]] = []  # classes and functions, with their statement numbers
 
     def read(self, tree: ast.Module, known: frozenset[str]) -> FileFacts:
         future = [
@@ -92,9 +89,7 @@ class _FactsVisitor:
         bound = known.union(*((*draft.binds, *draft.late) for draft, _ in self.drafts))
         statements = tuple(draft._replace(uses=names.uses(bound)) for draft, names in self.drafts)
         blocks = tuple(block._replace(uses=names.uses(bound)) for block, names in self.blocks)
-        nested = [item for node, number in self.scopes for item in find_nested_classes(tree, node, number, _read_class)]
-        lazy = tuple(_list_lazy(tree))
-        return FileFacts(statements, blocks, tuple(self.classes), exports, tuple(future), tuple(nested), lazy)
+        return FileFacts(statements, blocks, tuple(self.classes), exports, tuple(future))
 
     def _visit_suite(self, body: Sequence[ast.stmt], path: Path) -> None:
         previous_line = 0
@@ -161,8 +156,6 @@ class _FactsVisitor:
         index = len(self.drafts)
         if isinstance(node, ast.ClassDef) and before is None:
             self.classes.append(_read_class(node, index))
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and before is None:
-            self.scopes.append((node, index))
         registers = isinstance(node, ast.FunctionDef) and returns_its_argument(node)
         draft, names = before or (None, ScopeNames(self.lines, deferred=self.deferred))
         names.visit(node)
@@ -347,35 +340,6 @@ def _read_exports(tree: ast.Module) -> tuple[str, ...] | None:
                     listing.add(node.name)
         exports = [*(exports or ()), *added] if added else exports
     return None if exports is None else tuple(dict.fromkeys(exports))
-
-
-def _list_lazy(tree: ast.Module) -> Iterator[Alias]:
-    """Yield what `__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["data"], {"nets": ["Net"]})` binds."""
-    tables = {
-        node.targets[0].id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-    for node in tree.body:
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-            continue
-        bound = {name.id for name in ast.walk(node.targets[0]) if isinstance(name, ast.Name)}
-        function = last_name(node.value.func)
-        if "__getattr__" in bound and function == "attach_stub":
-            yield Alias("", 1, "*", "*", False)
-        elif "__getattr__" in bound and function == "attach":
-            given = dict(zip(("submodules", "submod_attrs"), node.value.args[1:], strict=False))
-            for key, value in (given | {word.arg: word.value for word in node.value.keywords}).items():
-                with contextlib.suppress(ValueError):
-                    stated = ast.literal_eval(
-                        tables.get(last_name(value), value) if isinstance(value, ast.Name) else value
-                    )
-                    if key == "submodules":
-                        yield from (Alias("", 1, str(name), str(name), False) for name in stated)
-                    elif key == "submod_attrs" and isinstance(stated, dict):
-                        yield from (
-                            Alias(str(m), 1, str(n), str(n), False) for m, names in stated.items() for n in names
-                        )
 
 
 def _list_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

@@ -61,9 +61,6 @@ class Block(Record):
     graph: common.Graph = None
     graph_widths: common.GraphWidths = None
     lean_error: str | None = Field(default=None, description="why a block that runs forward has no lean_code")
-    quality: float | None = Field(
-        default=None, ge=0, le=1, description="LEMUR's code score by Pyflakes and Radon; null if it does not parse"
-    )
     arguments_from: Literal["default", "recorded", "guessed above", "call site", "search"] | None = Field(
         default=None,
         description="how the constructor's arguments were found: none are needed, a running model of the source"

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.folder.page import summary_text
-from extract.folder.write import qualities
 from lemur_core.files.markdown import code_span, make_visible, plain, table
-from lemur_core.source.quality import code_quality
 from manifests.folders.manifest import read_manifest
 from manifests.records import LEVELS
 from tests.builders import extractions
@@ -175,18 +172,3 @@ def test_a_release_in_the_place_of_a_source(tmp_path: Path, sources: Sequence[An
     assert f"`beta@2.0` (`{wanted}`)" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert [source["instead_of"] for source in manifest.details["sources"]] == ["", wanted]
     assert f"taken: beta@2.0 in the place of {wanted}" in summary_text(manifest, tmp_path / "out")
-
-
-def test_quality_stands_in_the_table(written: Path) -> None:
-    table = pq.read_table(written / "blocks.parquet", columns=["code", "quality"])
-    codes, scores = (table[name].to_pylist() for name in ("code", "quality"))
-    assert scores == [code and code_quality(code, "x", python=None).score for code in codes]
-    assert {None, 1.0, 0.96} == set(scores)  # not emitted, clean, with two unused imports
-    assert "- without a finding: 6 of 8 files (75.0 %)" in report(written)
-
-
-def test_quality_of_many_is_that_of_each() -> None:
-    codes = [None, "x = (", "import os\n", "x = y\n", *["a = 1\n"] * 70]
-    assert qualities(codes, jobs=1) == [None, None, 0.98, 0.95, *[1.0] * 70]
-    assert qualities(codes[:4]) == [None, None, 0.98, 0.95]
-    assert qualities([]) == []

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.search import Filters, SearchResult, open_index, search, search_folder
+from extract.search import SpecLine, open_index, search_folder
 from extract.specs.make import make_spec, to_line
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Output, Stopwatch, sha256_file, write_manifest
@@ -63,19 +63,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def found(folder: Path, query: str = "", limit: int | None = 10, **filters: Any) -> SearchResult:
-    return search(open_index(folder), query, Filters(**filters), limit)
+def found(folder: Path, query: str, limit: int = 10) -> tuple[list[SpecLine], int]:
+    return open_index(folder).search(query, limit)
 
 
 def answer(folder: Path, query: str) -> str:
     try:
-        return str(found(folder, query).hits)
+        return str(found(folder, query)[0])
     except UserError as error:
         return str(error)
 
 
-def names(folder: Path, query: str = "", **filters: Any) -> list[str]:
-    return [hit["name"] for hit in found(folder, query, **filters).hits]
+def names(folder: Path, query: str) -> list[str]:
+    return [hit["name"] for hit in found(folder, query)[0]]
 
 
 @table(__file__, "search.md", "What comes first", globals())
@@ -83,27 +83,17 @@ def test_what_comes_first(folder: Path, query: str, first: list[str]) -> None:
     assert names(folder, query)[: len(first)] == first
 
 
-@table(__file__, "search.md", "Filters", globals())
-def test_filters(folder: Path, filters: dict[str, Any], count: int) -> None:
-    assert found(folder, **filters).matched == count
-
-
-def test_without_a_query_all_come_in_order(folder: Path) -> None:
-    assert names(folder) == [row.name for row in blocks()]
-    some = found(folder, limit=2)
-    assert (len(some.hits), some.matched) == (2, 8)
-
-
 def test_words_that_nothing_has_together(folder: Path) -> None:
-    both = found(folder, "softmax linear")
-    assert (both.complete, {hit["name"] for hit in both.hits}) == (False, {"MultiHeadAttention", "GhostNet"})
-    assert found(folder, "softmax attention").complete
+    assert set(names(folder, "softmax linear")) == {"MultiHeadAttention", "GhostNet"}
+    index = open_index(folder)
+    assert index.rank("softmax linear", all_words=True) == []
+    assert len(index.rank("softmax attention", all_words=True)) == 1
 
 
 @table(__file__, "search.md", "Nothing is found", globals())
-def test_nothing_is_found(folder: Path, query: str, filters: dict[str, Any], says: str) -> None:
+def test_nothing_is_found(folder: Path, query: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        found(folder, query, **filters)
+        found(folder, query)
 
 
 @table(__file__, "search.md", "The syntax of the index means nothing", globals())
@@ -150,58 +140,36 @@ def test_code_is_read_where_the_folder_has_it(tmp_path: Path, monkeypatch: pytes
 
 def test_a_description_need_not_have_all_words(folder: Path) -> None:
     asked = "Drops whole paths of residual networks at random, per sample"
-    told = found(folder, asked)
-    assert told.hits[0]["name"] == "DropPath"
-    assert told.complete
+    assert names(folder, asked)[0] == "DropPath"
 
 
-def test_lines_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    search_folder(folder, "se module", Filters(), count=1)
+def test_lines_and_json(folder: Path) -> None:
     block = "timm@1.0.30::alpha.layers.squeeze_excite.SEModule"
-    told = capsys.readouterr().out.split("\n")
+    told = search_folder(folder, "se module", count=1).split("\n")
     assert told[0] == f"  1  {block}"
     assert told[1].startswith("     Attention, backward, Apache-2.0: float32 2×16×8×8 -> ")
     assert told[2] == f"     {folder}/blocks/timm@1.0.30/alpha.layers.squeeze_excite.SEModule.py"
     assert told[3] == "1 of 7; -k shows more"
     assert told[5] == f"read it    lemur show {block} --in {folder}"
     load = f"from extract import load_block; SEModule = load_block('{folder}', '{block}')"
-    assert told[6:] == [f"import it  {load}", ""]
+    assert told[6:] == [f"import it  {load}"]
     compile(load, "told", "exec")
-    search_folder(folder, "se module", Filters(), as_json=True)
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["matched"], facts["all_words"], [hit["rank"] for hit in facts["hits"]]) == (7, True, [*range(1, 8)])
+    facts = json.loads(search_folder(folder, "se module", as_json=True))
+    assert (facts["matched"], [hit["rank"] for hit in facts["hits"]]) == (7, [*range(1, 8)])
     assert facts["hits"][0].keys() >= {"block", "category", "level", "license", "source", "summary", "file", "load"}
 
 
-def test_candidates(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "new" / "spec.json"
-    for _ in ("created with its folder", "replaced"):
-        search_folder(folder, "", Filters(categories=("Attention",)), count=1, spec_file=out)
-    candidates = json.loads(out.read_text())["candidates"]
-    assert [item["class"] for item in candidates] == ["SqueezeExcite", "SEModule", "WindowMSA", "MultiHeadAttention"]
-    assert candidates[2]["forward_args"] == ["x"]
-    assert all(item["summary"] and item["block"] and item["license"] for item in candidates)
-    assert capsys.readouterr().out.endswith(f"{out}: 4 candidates\n")
-    search_folder(folder, "window attention", Filters(), count=1, spec_file=out)
-    assert [item["class"] for item in json.loads(out.read_text())["candidates"]] == ["WindowMSA"]
-    for where in (tmp_path, out / "spec.json", out / "no" / "spec.json"):
-        with pytest.raises(UserError, match="--spec"):
-            search_folder(folder, "", Filters(), spec_file=where)
-    assert [path.name for path in out.parent.iterdir()] == ["spec.json"]
-
-
-def test_nothing_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_that_a_terminal_would_obey(tmp_path: Path) -> None:
     facts = json.loads(to_line(make_spec(layer("Gate"))))
     hostile = {**facts, "category": "\x1b]0;x\x07", "summary": "Gate: a\rb\nc"}
     folder = write(tmp_path / "out", [json.dumps(hostile)])
-    search_folder(folder, "gate", Filters(), spec_file=None)
-    told = capsys.readouterr().out
+    told = search_folder(folder, "gate")
     assert not set(told) & set("\x1b\x07\r")
     assert "\\x1b]0;x\\x07" in told
     with pytest.raises(UserError, match="not a spec: name: must be one line"):
         open_index(write(tmp_path / "named", [json.dumps({**facts, "name": "Gate\x1b[31m"})]))
     with pytest.raises(UserError) as caught:
-        search_folder(folder, "\x1b[31mzzz", Filters())
+        search_folder(folder, "\x1b[31mzzz")
     assert "\x1b" not in str(caught.value)
 
 
@@ -233,8 +201,7 @@ def test_other_folders(tmp_path: Path, folder: Path) -> None:
     ):
         with pytest.raises(UserError, match=says):
             open_index(where)
-    with pytest.raises(UserError, match="the folder holds no block that has code"):
-        found(write(tmp_path / "empty", []))
+    assert answer(write(tmp_path / "empty", []), "gate") == "gate: nothing matches; try a category or a layer"
 
 
 def test_the_command(folder: Path) -> None:

@@ -43,7 +43,7 @@ def test_what_is_read_off_the_code() -> None:
         ("channels", "positional", "int", None),
         ("ratio", "positional", "float", "0.0625"),
         ("widths", "positional", "tuple", "3×4×6×3"),
-        ("norm", "positional", None, "type BN; eps 0.001"),
+        ("norm", "positional", None, "dict with type BN; eps 0.001"),
         ("act", "keyword", None, "ReLU"),
     ]
     assert [(item.name, item.type, item.default) for item in spec.forward] == [
@@ -60,7 +60,7 @@ def test_what_was_observed() -> None:
     spec = make_spec(sample_blocks.block(**sample_blocks.observed()))
     assert spec.arguments is not None
     assert spec.arguments.init == {"channels": "16", "ratio": "0.5"}
-    assert spec.arguments.forward == {"x": "tensor 2×16×8×8"}
+    assert spec.arguments.forward == {"x": "randn of 2×16×8×8"}
     assert spec.cases[1].inputs == {"x": "float32 2×16×16×16"}
     assert (spec.layout, spec.keeps_shape, spec.downsampling, spec.changes_channels) == (None, True, None, None)
     assert (spec.parameters, spec.gradients, spec.tensors) == (280, 4, 4)

@@ -14,7 +14,6 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from extract.search import make_candidate
 from extract.specs.make import LIMIT, find_repeat, make_spec, strip_header, to_line
 from manifests.records import Block
 from tests.builders import sample_blocks
@@ -55,7 +54,6 @@ def check(row: Block) -> None:
     facts = json.loads(to_line(spec))
     assert row.code is not None
     assert passages(facts, row.code) == [], row.block
-    assert passages(make_candidate(facts), row.code) == [], row.block
 
 
 def real_files() -> Iterator[Path]:

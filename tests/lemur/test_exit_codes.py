@@ -42,7 +42,7 @@ LINES = {int(status): text.splitlines() for status, text in read_files(__file__,
 
 #: Options that any text is right for: it is looked for, or told to a model.
 FREE = {
-    "search": {"query", "category", "license_", "source"},
+    "search": {"query"},
     "extract": {"names", "repositories", "paths", "symbols", "start_from"},
     "curate": {"prefer", "topup_prefix", "ray"},
     "synthesize": {"key_name", "goal"},
@@ -236,7 +236,7 @@ def test_the_help_ends_with_the_addresses_of_the_package() -> None:
         ("extract --souce timm --out x", "No such option: --souce. Did you mean --source?"),
         ("verify x --zzzz", "No such option: --zzzz"),
         ("export x --format kernelbnch --out y", "'prompt-completion'; did you mean 'kernelbench'?"),
-        ("search x --in y --level backwrd", "'backward'; did you mean 'backward'?"),
+        ("extract x --out y --level backwrd", "'backward'; did you mean 'backward'?"),
     ],
 )
 def test_a_wrong_option_or_choice_gets_the_near_right_one(line: str, message: str) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from extract.emit.emit import Emitted
 from extract.extractor import BlockExtractor
-from extract.resolve.discover import Selection, select
+from extract.resolve.discover import Selection
 from lemur_core.files.errors import UserError
 from tests.builders.suites import Case, suite
 
@@ -94,39 +93,6 @@ def test_names_and_places(corpus: Any) -> None:
     ]
 
 
-@suite(__file__, "nested.md", verbs=("block", "is", "gives"))
-def test_it_is_the_class_that_the_original_gives(corpus, closed, run, original, case: Case) -> None:  # type: ignore[no-untyped-def]
-    qualname, expression = case.one("block"), case.one("is")
-    made = corpus(case.files)
-    assert f"p.{qualname}" in made.names()
-    outcome = made.emit(f"p.{qualname}")
-    code = closed(outcome)
-    with original(made, "p.a") as names:
-        theirs = eval(expression, names)
-        assert theirs.__name__ == "Inner"
-        expected = theirs()(1)
-    assert run(code)["Inner"]()(1) == expected
-    assert expected == case.value("gives")
-    (target,) = (found for found in made.found if found.qualname == f"p.{qualname}")
-    assert target.block == f"{made.sources[0].name}::p.{qualname}"
-    first, last = target.lines
-    lines = (made.folder / "p/a.py").read_text().splitlines()
-    assert lines[first - 1].strip().startswith("class Inner(")
-    assert lines[last - 1].startswith(" " * (len(lines[first - 1]) - len(lines[first - 1].lstrip()) + 1))
-    assert f"named at the end: Inner = {expression}" in code
-
-
-def test_a_bare_name_means_the_class_of_module_level(corpus) -> None:  # type: ignore[no-untyped-def]
-    made = corpus(
-        {
-            "p/a.py": f"{HEAD}class Outer:\n    class Net(nn.Module):\n        def forward(self, x): return x\n",
-            "p/b.py": f"{HEAD}class Net(nn.Module):\n    def forward(self, x): return x\n",
-        }
-    )
-    assert [one.qualname for one in select(made.found, Selection(names=("Net",))).classes] == ["p.b.Net"]
-    assert isinstance(made.emit("p.a.Outer.Net"), Emitted)
-
-
 def test_why_a_name_is_of_no_block(tmp_path: Path) -> None:
     """A class without a forward exists; so does one that is no module."""
     text = (
@@ -136,16 +102,18 @@ def test_why_a_name_is_of_no_block(tmp_path: Path) -> None:
         + FORWARD
     )
     text += "class Base(nn.Module):\n    @abc.abstractmethod\n" + FORWARD
+    text += "def make():\n    class Inner(nn.Module): pass\n    return Inner\n"
     (tmp_path / "a.py").write_text(text)
     with BlockExtractor(sources=[str(tmp_path)], level="discovered") as extractor:
         name = extractor.facts.sources[0].name
-        chosen = extractor.select(Selection(("Net", "Head", "a.Base", "Plain", "Gone")))
+        chosen = extractor.select(Selection(("Net", "Head", "a.Base", "Plain", "Gone", "Inner")))
         assert [one.name for one in chosen.classes] == ["Net"]
         assert chosen.missing == {
             "Head": f"{name}::a.Head has no forward of its own, and inherits none",
             "a.Base": f"{name}::a.Base has an abstract forward",
             "Plain": f"{name}::a.Plain is not known to be a torch.nn.Module",
-            "Gone": "no class of that name",
+            "Gone": "no class of that name at the top level of a file",
+            "Inner": "no class of that name at the top level of a file",
         }
         with pytest.raises(UserError, match=r"^Head: .* has no forward of its own"):
             extractor.select(Selection(("Head",)))

@@ -52,3 +52,8 @@ assert "torch" in sys.modules
 
 def test_a_module_that_an_object_replaces() -> None:
     assert RuntimeNames().has("torch.backends", "contextmanager") == hasattr(torch.backends, "contextmanager")
+
+
+def test_what_else_is_installed_does_not_matter() -> None:
+    assert RuntimeNames().is_submodule("xml", "dom")
+    assert not RuntimeNames().is_submodule("packaging", "version"), "installed here, perhaps not elsewhere"

@@ -5,16 +5,16 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extract.sources.contents import keep_paths, list_files, matches, module_names
+from extract.sources.contents import keep_paths, matches, module_names
 from tests.builders.suites import table
 
 #: `test.py` at the root is a script, as in yolov7; within a package, folders and files of such names are code.
 KEPT = """
-pkg/__init__.py pkg/__init__.pyi pkg/layers/se.py hubconf.py configs/x.py pkg/layers.py pkg/hidden/__init__.py
+pkg/__init__.py pkg/layers/se.py hubconf.py configs/x.py pkg/layers.py pkg/hidden/__init__.py
 test.py pkg/test_time_aug.py pkg/testing/lstm.py pkg/benchmark/timer.py pkg/examples/one.py
 """
 LEFT_OUT = """
-pkg/data.json pkg/ops.pyi pkg/weights.pth setup.py pkg/ops/setup.py conftest.py test_all.py tools/test_server.py
+pkg/data.json pkg/__init__.pyi pkg/ops.pyi pkg/weights.pth setup.py pkg/ops/setup.py conftest.py test_all.py tools/test_server.py
 tests/__init__.py tests/models/toy.py pkg/tests/toy.py pkg/layers/test/toy.py docs/conf.py examples/train.py
 benchmarks/speed.py pkg/.mim/configs/x.py .github/x.py pkg/._se.py pkg/hidden.py
 """
@@ -23,12 +23,6 @@ benchmarks/speed.py pkg/.mim/configs/x.py .github/x.py pkg/._se.py pkg/hidden.py
 def test_kept() -> None:
     others = [*LEFT_OUT.split(), "pkg/a\nb.py", "pkg/\udcff.py"]
     assert keep_paths([*others, *KEPT.split()]) == keep_paths([*KEPT.split()[::-1], *others]) == sorted(KEPT.split())
-
-
-def test_a_stub_is_listed_where_its_package_reads_it() -> None:
-    stub = {"a/__init__.py": b"", "a/__init__.pyi": b"", "b/__init__.py": b"x = attach_stub(__name__, __file__)"}
-    assert [file.path for file in list_files(stub)] == ["a/__init__.py", "b/__init__.py"]
-    assert [file.path for file in list_files(stub | {"b/__init__.pyi": b""})][-1] == "b/__init__.pyi"
 
 
 @table(__file__, "contents.md", "Module names", globals())

@@ -1,11 +1,13 @@
 """A package that an extra of the metadata names is fetched where a class says that it needs it."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from extract.extractor import BlockExtractor
+from extract.proofs.rebuild import is_sampled
 
 SETTINGS = "[project]\nname='vis'\n[project.optional-dependencies]\nimage=['tinyops>=1']\nother=['elsewhere']\n"
 TRIED = "try:\n    import tinyops\nexcept ImportError:\n    tinyops = None\n"
@@ -34,3 +36,21 @@ def test_a_package_of_an_extra(
     else:
         assert row.level in {"executed", "constructed"}
         assert (row.error_kind, row.requires) == ("missing_extra: image", ())
+
+
+def test_blocks_with_an_extra_are_counted_with_the_others(tmp_path: Path, make_wheel: Callable[..., Path]) -> None:
+    make_wheel("tinyops", "1.2", {"tinyops.py": "def twice(x): return 2 * x\n"})
+    plain = next(name for name in map("Plain{}".format, itertools.count()) if is_sampled(f"vis::a.{name}"))
+    (tmp_path / "vis").mkdir()
+    (tmp_path / "vis/pyproject.toml").write_text(SETTINGS)
+    (tmp_path / "vis/a.py").write_text(
+        f"from torch import nn\n{TRIED}class Twice(nn.Module):\n    def forward(self, x): return tinyops.twice(x)\n"
+        f"class {plain}(nn.Module):\n    def forward(self, x): return x + 1\n"
+    )
+    with BlockExtractor(sources=[str(tmp_path / "vis")], jobs=1) as extractor:
+        rows = [result.row for result in extractor.extract_multiple_blocks(["Twice", plain])]
+    assert [(row.name, row.level, row.requires) for row in rows] == [
+        ("Twice", "backward", ("tinyops",)),
+        (plain, "backward", ()),
+    ]
+    assert extractor.facts.details["rebuilt"]["specs"] == 1 + is_sampled("vis::a.Twice")
