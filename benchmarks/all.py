@@ -28,7 +28,8 @@ from lemur_core.files.progress import note
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "records"
 #: What a record is of: files elsewhere change no figure.
-_MEASURED = "lemur extract curate train manifests lemur_core benchmarks constraints.txt pyproject.toml".split()
+_PACKAGES = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
+_MEASURED = (*_PACKAGES, "benchmarks", "constraints.txt", "pyproject.toml")
 _VERSIONS = ("lemur-curator", "torch", "torchvision", "numpy", "scipy", "pyarrow", "datasketch", "nn-dup")
 _TRANSFORMERS = "transformers==5.24.0"
 
@@ -69,6 +70,8 @@ STEPS = (
     Step("search", "python -m benchmarks.search targets", 3),
     Step("facts", "python -m benchmarks.facts targets --blocks 200", 5),
     Step("calls-run", "lemur verify targets", 8),
+    Step("ablation", "python -m benchmarks.ablation", 1),
+    Step("frontier", "python -m benchmarks.frontier table {docs}/frontier/results.jsonl", 1),
     Step("pages", "python -m benchmarks.pages snapshot targets", 1),
     Step("draw", "python -m benchmarks.draw {seed} --pool {pool}", 8, needs="seed"),
     Step("versus_plain", "python -m benchmarks.versus_plain", 6),
@@ -136,7 +139,8 @@ def _run(step: Step, given: argparse.Namespace, commit: str) -> bool:
         return False
     note(f"{step.name}: about {step.minutes} minutes")
     given.work.mkdir(parents=True, exist_ok=True)
-    path_of = {
+    path_of = {"docs": ROOT / "docs"}
+    path_of |= {
         name: getattr(given, name).resolve() for name in ("names", "pool", "paritybench") if getattr(given, name)
     }
     for command in step.before:
