@@ -1,0 +1,75 @@
+"""Every figure of the pages of results is in a record that its section links: stale ones, and those without, fail.
+
+A figure is a number outside of code, versions and thresholds. A record is a file below `docs/records`, or one that a
+command of README printed. A share may also be the quotient of two figures beside it.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", *(f"docs/{name}.md" for name in ("measured", "experiments", "comparison")))
+#: Not results: code, fences, addresses, versions, thresholds, names that end in digits.
+_ASIDE = re.compile(
+    r"^```.*?^```$|`[^`]*`|(?<=\])\([^)]*\)|<[^>]+>|\b\d+\.\d+\.\d+\b|Python [\d.]+( to [\d.]+)?|>= [\d.]+|arXiv:\S+"
+    r"|\b[A-Za-z]+\w*-?\d[\w.-]*",
+    re.DOTALL | re.MULTILINE,
+)
+_NUMBER = re.compile(r"\d[\d,]*\d(?:\.\d+)?|\d(?:\.\d+)?")
+
+
+def numbers_in(text: str) -> set[str]:
+    return {number.replace(",", "") for number in _NUMBER.findall(text)}
+
+
+def sections(page: str) -> Iterator[tuple[str, str]]:
+    """The text below each heading of a page, with that of the page before its first section."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for part in re.split(r"^#+ ", text, flags=re.MULTILINE)[1:]:
+        title, _, body = part.partition("\n")
+        yield title, body
+
+
+def recorded_in(path: Path) -> set[str]:
+    """The numbers of a record, as written and rounded to up to three digits."""
+    found = numbers_in(path.read_text(encoding="utf-8"))
+    precise = [float(number) for number in found if "." in number]
+    return found | {f"{value:.{digits}f}" for value in precise for digits in range(4)}
+
+
+def quotients(numbers: set[str]) -> set[str]:
+    """What shares of each other the whole numbers are, in percent."""
+    whole = [int(number) for number in numbers if number.isdigit() and number != "0"]
+    return {f"{100 * a / b:.{digits}f}" for a, b in permutations(whole, 2) if a < b for digits in (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "body"), [(page, *section) for page in PAGES for section in sections(page)], ids=lambda text: text[:30]
+)
+def test_figures_are_recorded(page: str, title: str, body: str) -> None:
+    links = re.findall(r"\]\(([^)#]*(?:records/\w[\w/-]*\.json|fixtures/recorded/\w+\.txt))\)", body)
+    recorded = set().union(*(recorded_in((ROOT / page).parent / link) for link in links))
+    for block in re.split(r"\n\s*\n|\n(?=[-|] ?)", body):
+        stated = numbers_in(_ASIDE.sub(" ", block))
+        assert stated - recorded - quotients(stated & recorded) == set(), f"{page}, {title}: in none of {links}:\n{block}"
+
+
+def test_records_say_what_made_them() -> None:
+    for path in (ROOT / "docs" / "records").glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(record, dict) and ({"result", "stated"} & record.keys()):
+            assert record["command"]
+            assert record.get("commit") or record["commits"], path.name
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("1,061 of `12`", {"1061"}), ("torch 2.15.0, 45 %", {"45"}), ("Jaccard >= 0.90: 7 (airbench94)", {"7"})],
+)
+def test_what_counts_as_a_figure(text: str, found: set[str]) -> None:
+    assert numbers_in(_ASIDE.sub(" ", text)) == found
