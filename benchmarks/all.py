@@ -66,7 +66,6 @@ STEPS = (
         cold=("sources", "runtime"),
         needs="names",
     ),
-    Step("levels", "python -m benchmarks.paper targets", 1),
     Step("search", "python -m benchmarks.search targets", 3),
     Step("facts", "python -m benchmarks.facts targets --blocks 200", 5),
     Step("calls-run", "lemur verify targets", 8),
@@ -111,7 +110,7 @@ def main() -> None:
     default = ROOT.parent / "shared" / "data" / "paper-targets.json"
     given.names = given.names or (default if default.exists() else None)
     commit = measured_commit()
-    failed = [step.name for step in steps if not _run(step, given, commit)]
+    failed = [step.name for step in steps if not run_step(step, given, commit)]
     if failed:
         sys.exit(f"not measured: {', '.join(failed)}")
 
@@ -128,7 +127,7 @@ def _git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _run(step: Step, given: argparse.Namespace, commit: str) -> bool:
+def run_step(step: Step, given: argparse.Namespace, commit: str) -> bool:
     """Measure a step, unless that is done, and return whether there is a record of this state."""
     path = RECORDS / f"{step.name}.json"
     if path.exists() and json.loads(path.read_text(encoding="utf-8")).get("commit") == commit:

@@ -6,11 +6,14 @@ command of README printed. A share may also be the quotient of two figures besid
 
 import json
 import re
+from argparse import Namespace
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
 
 import pytest
+
+from benchmarks import all as measuring
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", *(f"docs/{name}.md" for name in ("measured", "experiments", "comparison")))
@@ -49,14 +52,18 @@ def quotients(numbers: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "title", "body"), [(page, *section) for page in PAGES for section in sections(page)], ids=lambda text: text[:30]
+    ("page", "title", "body"),
+    [(page, *section) for page in PAGES for section in sections(page)],
+    ids=lambda text: text[:30],
 )
 def test_figures_are_recorded(page: str, title: str, body: str) -> None:
     links = re.findall(r"\]\(([^)#]*(?:records/\w[\w/-]*\.json|fixtures/recorded/\w+\.txt))\)", body)
     recorded = set().union(*(recorded_in((ROOT / page).parent / link) for link in links))
     for block in re.split(r"\n\s*\n|\n(?=[-|] ?)", body):
         stated = numbers_in(_ASIDE.sub(" ", block))
-        assert stated - recorded - quotients(stated & recorded) == set(), f"{page}, {title}: in none of {links}:\n{block}"
+        assert stated - recorded - quotients(stated & recorded) == set(), (
+            f"{page}, {title}: in none of {links}:\n{block}"
+        )
 
 
 def test_records_say_what_made_them() -> None:
@@ -73,3 +80,20 @@ def test_records_say_what_made_them() -> None:
 )
 def test_what_counts_as_a_figure(text: str, found: set[str]) -> None:
     assert numbers_in(_ASIDE.sub(" ", text)) == found
+
+
+def test_a_step_is_measured_once_on_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "RECORDS", tmp_path)
+    given = Namespace(work=tmp_path / "work", seed=None, names=None, pool=None, paritybench=None)
+    step = measuring.Step("one", "echo x >> times; echo '[3]'", 1, cold=())
+    for commit, times in (("a", "x\n"), ("a", "x\n"), ("b", "x\nx\n")):
+        assert measuring.run_step(step, given, commit)
+        assert (given.work / "times").read_text() == times
+    record = json.loads((tmp_path / "one.json").read_text())
+    assert (record["commit"], record["result"]) == ("b", [3])
+    for refused in (measuring.Step("two", "echo 1; exit 3", 1), measuring.Step("two", "echo 1", 1, needs="seed")):
+        assert not measuring.run_step(refused, given, "a")
+    assert not (tmp_path / "two.json").exists()
+    assert sum(step.minutes for step in measuring.STEPS) <= 180
+    modules = re.findall(r"benchmarks\.(\w+)", " ".join(step.command for step in measuring.STEPS))
+    assert [name for name in modules if not (ROOT / "benchmarks" / f"{name}.py").exists()] == []
