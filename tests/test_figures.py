@@ -1,4 +1,5 @@
 """Every figure of the pages of results is in a record that its section links: stale ones, and those without, fail.
+On the other pages, so is every figure of a paragraph that links a record.
 
 A figure is a number outside of code, versions and thresholds. A record is a file below `docs/records`, or one that a
 command of README printed. A share may also be the quotient of two figures beside it.
@@ -23,6 +24,7 @@ _ASIDE = re.compile(
     r"|\b[A-Za-z]+\w*-?\d[\w.-]*",
     re.DOTALL | re.MULTILINE,
 )
+_RECORD = re.compile(r"\]\(([^)#]*records/\w[\w/-]*\.json)\)")
 _NUMBER = re.compile(r"\d[\d,]*\d(?:\.\d+)?|\d(?:\.\d+)?")
 
 
@@ -30,12 +32,11 @@ def numbers_in(text: str) -> set[str]:
     return {number.replace(",", "") for number in _NUMBER.findall(text)}
 
 
-def sections(page: str) -> Iterator[tuple[str, str]]:
-    """The text below each heading of a page, with that of the page before its first section."""
+def sections(page: str) -> Iterator[str]:
+    """The text below each heading of a page."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     for part in re.split(r"^#+ ", text, flags=re.MULTILINE)[1:]:
-        title, _, body = part.partition("\n")
-        yield title, body
+        yield part.partition("\n")[2]
 
 
 def recorded_in(path: Path) -> set[str]:
@@ -51,19 +52,25 @@ def quotients(numbers: set[str]) -> set[str]:
     return {f"{100 * a / b:.{digits}f}" for a, b in permutations(whole, 2) if a < b for digits in (0, 1)}
 
 
-@pytest.mark.parametrize(
-    ("page", "title", "body"),
-    [(page, *section) for page in PAGES for section in sections(page)],
-    ids=lambda text: text[:30],
-)
-def test_figures_are_recorded(page: str, title: str, body: str) -> None:
-    links = re.findall(r"\]\(([^)#]*(?:records/\w[\w/-]*\.json|fixtures/recorded/\w+\.txt))\)", body)
-    recorded = set().union(*(recorded_in((ROOT / page).parent / link) for link in links))
-    for block in re.split(r"\n\s*\n|\n(?=[-|] ?)", body):
+def stated_beside_records() -> Iterator[tuple[str, str, list[str]]]:
+    """Each paragraph, row or item with what it links, on a page of results with what its section links."""
+    for page in sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))):
+        for body in sections(page):
+            for block in re.split(r"\n\s*\n|\n(?=[-|] ?)", body):
+                links = _RECORD.findall(body if page in PAGES else block)
+                if links or page in PAGES:
+                    yield page, block, links
+
+
+def test_figures_are_recorded() -> None:
+    wrong = []
+    for page, block, links in stated_beside_records():
+        recorded = set().union(*(recorded_in((ROOT / page).parent / link) for link in links))
         stated = numbers_in(_ASIDE.sub(" ", block))
-        assert stated - recorded - quotients(stated & recorded) == set(), (
-            f"{page}, {title}: in none of {links}:\n{block}"
-        )
+        missing = stated - recorded - quotients(stated & recorded)
+        if missing:
+            wrong.append(f"{page}: {sorted(missing)} in none of {links}:\n{block.strip()}")
+    assert wrong == [], "\n\n".join(wrong)
 
 
 def test_records_say_what_made_them() -> None:
