@@ -174,7 +174,7 @@ def join(codes: dict[str, str], cut: Callable[[str], Collection[int]]) -> Near:
         found = []
         for start in range(0, len(rows), 500):
             part = rows[start : start + 500]
-            shared = (matrix[part] @ matrix[across].T).tocoo()
+            shared = sp.coo_matrix(matrix[part] @ matrix[across].T)
             union = sizes[part][shared.row] + sizes[across][shared.col] - shared.data
             hits = np.flatnonzero(shared.data >= least * union)
             pairs = zip(shared.row[hits].tolist(), shared.col[hits].tolist(), strict=True)
