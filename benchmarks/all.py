@@ -78,7 +78,7 @@ STEPS = (
     Step(
         "search_modular",
         "python -m benchmarks.search_modular unpacked/transformers",
-        6,
+        11,
         before=(
             f"python -m pip download -q --no-deps {_TRANSFORMERS} -d wheels",
             "python -m zipfile -e wheels/*.whl unpacked",
