@@ -64,12 +64,19 @@ def run(options: argparse.Namespace) -> None:
                     file.write(line)
 
 
+#: What recipes had when the first records were written, and the values that left it without effect.
+_RETIRED = {"ema_decay": 0.0, "clip_norm": 0.0, "small_size": 24, "small_fraction": 0.0}
+
+
 def read(lines: Iterable[str]) -> tuple[dict[str, Accuracies], dict[str, float]]:
     """Return the accuracies of each variant, which is known by its recipe, and its 1e12 FLOP."""
     names, flop = {recipe.to_json(): name for name, recipe in RECIPES.items()}, {}
     accuracies: dict[str, Accuracies] = defaultdict(dict)
     for record in map(TrainingRecord.model_validate_json, lines):
-        recipe = Recipe.model_validate_json(record.recipe)
+        stated = json.loads(record.recipe)
+        for part in ("training", "augmentation"):
+            stated[part] = {key: value for key, value in stated[part].items() if _RETIRED.get(key) != value}
+        recipe = Recipe.model_validate(stated)
         if recipe.model.name == "ours":  # as the design was called at first
             recipe = recipe.changed(model__name="design")
         name = names[recipe.to_json()]

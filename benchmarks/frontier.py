@@ -16,7 +16,6 @@ A GPU cannot be reached from the sandbox: `run` executes the blocks without it.
 
 import argparse
 import contextlib
-import functools
 import json
 import math
 import multiprocessing
@@ -33,12 +32,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.frontier_airbench import SCRIPTS, run_script, write_data
+from lemur_core.sandbox.net import construct
+from train.check_guest import open_network
 from train.data import Cifar10, open_cache
 from train.data.sources import load_cifar10
 from train.model.recipe import Network, Recipe, find_recipe, read_changes
 from train.runs.job import TrainingJob
-from train.runs.loop import HardestImages, Loop, Proxy
-from train.runs.process import CountFlop, choose_context, construct, load_network
+from train.runs.loop import CountFlop, HardestImages, Loop, Proxy, choose_context
 
 _PETA = 1e15
 _COUNTED = 8  # images of a batch whose arithmetic is counted
@@ -110,28 +110,21 @@ def _parts(recipe: Recipe) -> str:
 
 def image_flop(recipe: Recipe, code: str, prm: dict[str, Any]) -> float:
     """Return what an image of an epoch costs, forward and backward, selection included."""
-    training, small = recipe.training, recipe.augmentation
-    sizes = ((32, 1 - small.small_fraction), (small.small_size, small.small_fraction))
-    whole = sum(part * _count_net(code, json.dumps(prm), size) for size, part in sizes if part)
+    training = recipe.training
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):  # where a network's file is written
+        net = construct(open_network(code, prm), (_COUNTED, 3, 32, 32), (10,), prm)
+    whole = _count(net.train())[1]
     if training.kept_part == 1:
         return whole
-    forward, both = _count(Proxy(10), 32)
+    forward, both = _count(Proxy(10))
     proxy = forward + (both - forward) / HardestImages.EVERY  # backward through the whole batch
     return training.kept_until * (training.kept_part * whole + proxy) + (1 - training.kept_until) * whole
 
 
-@functools.cache
-def _count_net(code: str, prm: str, size: int) -> float:
-    values = json.loads(prm)
-    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):  # where a network's file is written
-        net = construct(load_network(code, values), _COUNTED, 32, values, torch.device("cpu"))
-    return _count(net.train(), size)[1]
-
-
-def _count(net: torch.nn.Module, size: int) -> tuple[float, float]:
+def _count(net: torch.nn.Module) -> tuple[float, float]:
     """Return the operations of an image: forward, and with the backward pass."""
     with CountFlop() as forward:
-        output = net(torch.randn(_COUNTED, 3, size, size))
+        output = net(torch.randn(_COUNTED, 3, 32, 32))
     with CountFlop() as backward:
         output.sum().backward()
     return forward.flop / _COUNTED, (forward.flop + backward.flop) / _COUNTED
@@ -201,7 +194,6 @@ def train_ours(job: dict[str, Any], seed: int, data: Cifar10, settings: dict[str
         data=str(data.folder),
         held_out=held,
         images=settings["images"] or len(data.train_labels) - held,
-        tested=not held,
         device=settings["device"],
         threads=1,
         time_limit=None,
@@ -214,10 +206,11 @@ def train_ours(job: dict[str, Any], seed: int, data: Cifar10, settings: dict[str
             torch._C._set_deterministic_algorithms(False)
         loop.build()
         loop.train()
-        tested, figures = loop.finish()["test_accuracy"], loop.figures()
-        views = loop.measure(SixViews)
+        # A recipe is chosen on held-out images: then the test images are not read.
+        accuracy = loop.history[-1]["val_accuracy"] if held else loop.finish()["test_accuracy"]
+        figures, views = loop.figures(), loop.measure(SixViews)
     return {
-        "plain": loop.history[-1]["val_accuracy"] if held else tested,
+        "plain": accuracy,
         "views": views,
         "flop": figures["flop"],
         "optimizer_flop": loop.optimizer_flop,

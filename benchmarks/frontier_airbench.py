@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from train.data import Cifar10
-from train.runs.process import CountFlop
+from train.runs.loop import CountFlop
 
 SCRIPTS = {
     "airbench94": "airbench94_muon.py",

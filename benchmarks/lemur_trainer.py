@@ -27,9 +27,10 @@ from curate.sources.lemur import LemurRelease
 from lemur_core.files.cache import cache_folder
 from lemur_core.source.quality import code_quality
 from train import register
-from train.check import CheckSettings, check_nn, open_box
+from train.check import check_nn, open_box
 from train.data import Cifar10
 from train.data.sources import load_cifar10
+from train.runs.resources import Resources
 
 _TOOLS = ("radon~=6.0.1", "pylint~=3.3.3")  # what its check of code imports and starts
 _PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1, "batch": 64, "transform": "norm_32_flip"}
@@ -64,17 +65,17 @@ def main() -> None:
     parser.add_argument("--prm", type=json.loads, default={}, help=f"JSON; values to change in {json.dumps(_PRM)}")
     options = parser.parse_args()
     code, prm = options.net.read_text(encoding="utf-8"), _PRM | options.prm
-    data = load_cifar10(options.data)
+    data, resources = load_cifar10(options.data), Resources(threads=options.threads)
     python = _environment()
-    with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch, open_box(data) as box:
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch, open_box(data, resources) as box:
         work = Path(scratch)
         _prepare(work, data, options.images, code)
         theirs: list[list[Any]] = []
         ours: list[list[Any]] = []
         for seed in range(options.seeds):
             theirs.append(_train(python, work, prm | {"epoch": options.epochs}, seed, options.threads))
-            settings = CheckSettings(options.epochs, options.images, seed, options.threads)
-            found = check_nn(code, prm, dataset=data, prefix="bench", settings=settings, box=box)
+            how = {"epochs": options.epochs, "images": options.images, "seed": seed, "resources": resources}
+            found = check_nn(code, prm, dataset=data, prefix="bench", box=box, **how)
             assert found.accuracy is not None, found.error
             ours.append([found.name, found.accuracy, found.accuracy_to_time, None, found.duration])
     quality = code_quality(code, ours[0][0], python=str(python))

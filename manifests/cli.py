@@ -24,7 +24,7 @@ def publish(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     repo_id: Annotated[str, typer.Option("--repo-id", metavar="OWNER/NAME", help="The dataset repository.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would change; of its checks, only digests are made.")
+        bool, typer.Option("--dry-run", help="Make all checks, and only show what would change.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
@@ -61,13 +61,6 @@ def publish(
         print(f"Publish this on {plan.repo_id}? [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
-    def show(plan: "PublishReport") -> None:
-        if as_json:
-            print(json.dumps(plan.to_json(), indent=2))
-            return
-        for line in plan.lines(every=dry_run):
-            print(make_visible(line))
-
     done = publish_folder(
         folder,
         repo_id,
@@ -79,12 +72,12 @@ def publish(
         not_secret=not_secret or (),
         page=page,
         confirm=None if yes or dry_run else confirm,
-        show=show,
     )
-    if as_json or dry_run or yes:
-        show(done)
-    if not as_json:
-        print(make_visible(done.summary(dry_run=dry_run)))
+    if as_json:
+        print(json.dumps(done.to_json(), indent=2))
+        return
+    for line in (*(done.lines() if dry_run or yes else ()), done.summary(dry_run=dry_run)):
+        print(make_visible(line))
 
 
 @app.command(rich_help_panel=_PANEL)

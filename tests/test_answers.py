@@ -113,7 +113,7 @@ def use_block_graphs(reply: Reply[Any]) -> None:
 
 def use_check(reply: Reply[Any]) -> None:
     with contextlib.suppress(UserError):  # hyperparameters that a network refuses
-        check.build_result("net", "class Net: pass", reply.outcome, check.CheckSettings())
+        check.build_result("net", "class Net: pass", reply.outcome)
 
 
 USES: dict[str, Callable[[Reply[Any]], object]] = {

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike, check_writable, write_text
 from lemur_core.files.errors import UsageError, UserError
-from lemur_core.files.figures import BLUE, FAINT, INK, save_figure
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import hide_progress, note
 from manifests.folders import frame
@@ -45,16 +44,12 @@ from train.runs.run_folder import (
     RUNS,
     can_resume,
     images_input,
-    list_finished_runs,
     list_run,
     parents_in,
     result_text,
     runs_library,
     torch_versions,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PLAN, RECORDS = "plan.json", "records.jsonl"
 FULL = "full"
@@ -88,11 +83,6 @@ class Difference:
     low: float | None
     high: float | None
 
-    @property
-    def is_significant(self) -> bool:
-        """Return whether the interval excludes zero."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -101,7 +91,7 @@ class Row:
     variant: str
     n: int
     failed: int
-    paused: int  # stopped by the time limit; the same command resumes them
+    paused: int  # stopped by the time limit or a signal; the same command resumes them
     mean: float | None
     std: float | None
     against: Difference
@@ -113,7 +103,7 @@ class Ablation:
     """Hold the results of an ablation.
 
     Attributes:
-        folder: the folder with the table, the figure and all runs.
+        folder: the folder with the table, the page and all runs.
         rows: one for each variant, the full recipe first: accuracy, and the paired difference to the full recipe.
     """
 
@@ -263,10 +253,12 @@ def train_runs(
     Returns: their records, by the same names.
     """
     resources, records = resources.resolve(), dict[str, TrainingRecord]()
-    settings = {"force": True, "quiet": True, "of_study": True, "keep_failed": not force}
     with open_sandbox(data.folder, resources) as box:
         for name, run in runs.items():
-            record = train_once(run, out / RUNS / name, resources=resources, library=library, box=box, **settings)
+            with hide_progress():
+                record = train_once(
+                    run, out / RUNS / name, resources=resources, force=force, library=library, box=box, page=False
+                )
             records[name] = record
             took = f", {record.train_seconds:.0f} s of training" if record.status == "ok" else ""
             note(f"{len(records)} of {len(runs)}  {name}: {result_text(record)}{took}")
@@ -304,18 +296,17 @@ def _count(records: Sequence[TrainingRecord]) -> dict[str, object]:
 
 def read_study(folder: Path, plan: Mapping[str, Any]) -> Records:
     """Return the records of a study's finished runs."""
-    finished = set(list_finished_runs(folder))
     return {
         variant: {
-            seed: read_record(folder / RUNS / name)
+            seed: read_record(run)
             for seed in plan["seeds"]
-            if (name := run_name(variant, seed)) in finished
+            if (run := folder / RUNS / run_name(variant, seed)).is_dir()
         }
         for variant in plan["variants"]
     }
 
 
-# --- rows, table, figure and page -------------------------------------------------------------------------------------
+# --- rows, table and page ---------------------------------------------------------------------------------------------
 
 
 def _rows(records: Records) -> list[Row]:
@@ -327,8 +318,8 @@ def _rows(records: Records) -> list[Row]:
         Row(
             variant=name,
             n=len(values := accuracies[name]),
-            failed=sum(record.status not in ("ok", "timeout") for record in runs.values()),
-            paused=sum(record.status == "timeout" for record in runs.values()),
+            failed=sum(record.status != "ok" and not can_resume(record) for record in runs.values()),
+            paused=sum(map(can_resume, runs.values())),
             mean=statistics.fmean(values.values()) if values else None,
             std=statistics.stdev(values.values()) if len(values) > 1 else None,
             against=mean_difference(accuracies[FULL], values),
@@ -339,33 +330,35 @@ def _rows(records: Records) -> list[Row]:
     ]
 
 
-def write_tables(out: Path, records: Records, plan: Mapping[str, Any]) -> None:
-    """Write the table of an ablation, as rows, in words and as a figure."""
-    rows = _rows(records)
-    dumps = [record.model_dump(mode="json") for runs in records.values() for record in runs.values()]
-    write_text(out / RECORDS, "".join(json.dumps(record, sort_keys=True) + "\n" for record in dumps))
-    if differences := [(row.variant, row.against) for row in rows if row.variant != FULL]:
-        draw_differences(out / "ablation.png", differences)
-    full = records[FULL].values()
-    some = next((record for record in full if record.status == "ok"), next(iter(full)))
+_HEAD = ("variant", "runs", "accuracy, %", "std", "against full, points", "95 % interval", "training, s")
+
+
+def _cells(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the table of an ablation, a list a row."""
     cells = []
     for row in rows:
-        against = ["", ""] if row.variant == FULL else [points(row.against.mean, signed=True), interval(row.against)]
         others = [f"{number} {what}" for number, what in ((row.failed, "failed"), (row.paused, "paused")) if number]
         runs = f"{row.n} ({', '.join(others)})" if others else str(row.n)
-        figures = [runs, points(row.mean), points(row.std), *against, f"{row.train_seconds:.0f}"]
-        cells.append([plain(row.variant), *figures])
-    head = ["variant", "runs", "accuracy, %", "std", "against full, points", "95 % interval", "training, s"]
+        against = ["", ""] if row.variant == FULL else [points(row.against.mean, signed=True), interval(row.against)]
+        figures = [points(row.mean), points(row.std), *against, f"{row.train_seconds:.0f}"]
+        cells.append([row.variant, runs, *figures])
+    return cells
+
+
+def write_tables(out: Path, records: Records, plan: Mapping[str, Any]) -> None:
+    """Write the records of an ablation, and its table."""
+    dumps = [record.model_dump(mode="json") for runs in records.values() for record in runs.values()]
+    write_text(out / RECORDS, "".join(json.dumps(record, sort_keys=True) + "\n" for record in dumps))
+    full = records[FULL].values()
+    some = next((record for record in full if record.status == "ok"), next(iter(full)))
     lines = [
         f"# Ablation on {plain(plan['data'])}",
         "",
-        *table(head, cells),
+        *table(_HEAD, [[plain(name), *cells] for name, *cells in _cells(_rows(records))]),
         f"Accuracy on the {plan['test_images']:,} test images, read once after the last of {some.epochs} epochs on"
         f" {some.train_images:,} images, no test-time augmentation. Differences are paired by seed; intervals after"
         f" Student's t. {plain(some.device)}, {some.precision}, torch {some.torch};"
         f" recipe {code_span(some.recipe_sha256[:12])}.",
-        "",
-        "![Paired differences with 95 % intervals](ablation.png)",
         "",
     ]
     write_text(out / "ablation.md", "\n".join(lines))
@@ -376,9 +369,6 @@ def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
     parameters = manifest.parameters
     records = read_study(folder, parameters)
     rows = _rows(records)
-    cells: list[Sequence[frame.Cell]] = [
-        [r.variant, r.n, r.failed, points(r.mean), points(r.std), f"{r.train_seconds:.0f} s"] for r in rows
-    ]
     bars = []
     for row in rows:
         mean, low, high = (value and 100 * value for value in (row.against.mean, row.against.low, row.against.high))
@@ -386,7 +376,7 @@ def ablation_page(folder: Path, manifest: Manifest) -> frame.Page:
             bars.append((row.variant, mean, low, high))
     intro = "Accuracy on the test images against the full recipe, paired by seed; 95 % intervals after Student's t."
     views = [
-        frame.table("Variants", ["variant", "runs", "failed", "accuracy, %", "std", "training"], cells),
+        frame.table("Variants", _HEAD, _cells(rows)),
         frame.pairs("Against the full recipe", "points", bars, intro),
     ]
     names = {run_name(variant, seed): variant for variant, runs in records.items() for seed in runs}
@@ -471,33 +461,11 @@ def mean_difference(base: Mapping[int, float], other: Mapping[int, float]) -> Di
     return Difference(n, mean, mean - half, mean + half)
 
 
-def draw_differences(path: Path, differences: Sequence[tuple[str, Difference]]) -> None:
-    """Plot the difference of each variant to the full recipe, in percentage points, with its interval."""
-
-    def draw(figure: "Figure") -> None:
-        figure.set_size_inches(8.0, 1.2 + 0.5 * len(differences))
-        axes = figure.subplots()
-        axes.axvline(0, color=INK, linewidth=0.8)
-        axes.grid(axis="x")
-        for index, (_, difference) in enumerate(differences):
-            if difference.mean is None:
-                continue
-            color = BLUE if difference.is_significant else FAINT
-            if difference.low is not None and difference.high is not None:
-                axes.plot([100 * difference.low, 100 * difference.high], [index, index], color=color, linewidth=2)
-            axes.plot([100 * difference.mean], [index], "o", color=color, markersize=6)
-        axes.set_yticks(range(len(differences)), [f"{name} (n = {difference.n})" for name, difference in differences])
-        axes.set_ylim(len(differences) - 0.5, -0.5)
-        axes.set_xlabel("accuracy against the full recipe, percentage points")
-
-    save_figure(path, draw)
-
-
 # --- the kind of folder -----------------------------------------------------------------------------------------------
 
 
 def derive_study(folder: Folder, made: Path) -> Json:
-    """Write the tables and the figure of a study again from its runs; see `Derive`."""
+    """Write the tables of a study again from its runs; see `Derive`."""
     plan = folder.manifest.parameters
     records = read_study(folder.path, plan)
     if not records[FULL]:

@@ -29,7 +29,7 @@ Source: `ab/nn/util/CodeEval.py` of https://github.com/ABrain-One/nn-dataset, 2.
 """  # noqa: E501
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -37,14 +37,14 @@ from pydantic import Field
 
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.files.workers import available_cores
-from lemur_core.sandbox import Job, Limits, Outcome, Status
+from lemur_core.sandbox import Job, Limits, Outcome
 from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from lemur_core.source.quality import code_quality
 from manifests.records import drop_outcomes
-from train.data import Cifar10
+from train.data import Cifar10, count_images
 from train.model.contract import check_contract, lemur_name, transform_module
+from train.runs.resources import Resources
 
 #: Accuracy of guessing, which is zero in LEMUR's measures; and the multiple of it that a network needs to be stored.
 CHANCE = 0.1
@@ -52,6 +52,7 @@ _GOOD = 1.2
 
 _NANOSECONDS = 1e11  # the unit of time of "accuracy to time"
 _ERROR_CHARACTERS = 400
+_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +94,15 @@ Answer = CheckFigures | CheckFailure
 CHECK = SandboxStage[Answer]("train.check_guest:run_check", Answer, Limits(), Retries.NONE)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSettings:
-    """How to check a network. `images`: train on the first N images only, and test on the first N/5."""
-
-    epochs: int = 1
-    images: int | None = None
-    seed: int = 0
-    threads: int | None = None  # of PyTorch; None: the cores available to this process
-    wall_seconds: float = 1800.0  # limit of the whole check
-    memory_bytes: int = 8 * 2**30
-    runtime: tuple[str, ...] = ()  # what networks can import besides the declared runtime
-
-
-def open_box(dataset: Cifar10, *, unsafe: bool = False, runtime: Sequence[str] = ()) -> SharedSandbox:
-    """Return a sandbox for checks on these images, one at a time; it starts with the first check.
-
-    Args: unsafe: run without the sandbox. runtime: what networks can import besides the declared runtime.
-    """
-    return SharedSandbox(entries=[CHECK.guest], readable=[dataset.folder], workers=1, unsafe=unsafe, runtime=runtime)
+def open_box(dataset: Cifar10, resources: Resources) -> SharedSandbox:
+    """Return a sandbox for checks on these images, one at a time; it starts with the first check."""
+    return SharedSandbox(
+        entries=[CHECK.guest],
+        readable=[dataset.folder],
+        workers=1,
+        unsafe=resources.unsafe,
+        runtime=resources.runtime,
+    )
 
 
 def check_nn(
@@ -120,8 +111,10 @@ def check_nn(
     *,
     dataset: Cifar10,
     prefix: str = "",
-    settings: CheckSettings = CheckSettings(),
-    unsafe: bool = False,
+    epochs: int = 1,
+    images: int | None = None,
+    seed: int = 0,
+    resources: Resources = Resources(),  # noqa: B008 (frozen)
     box: SharedSandbox | None = None,
 ) -> CheckResult:
     """Train and measure a network by LEMUR's contract, in the sandbox.
@@ -132,8 +125,11 @@ def check_nn(
             the network supports.
         dataset: the images, from `train.data.sources.load_cifar10`.
         prefix: prefix of the network's name.
-        settings: epochs, number of images, limits and packages.
-        unsafe: run without the sandbox.
+        epochs: how often its `learn` is called.
+        images: train on the first N images only, and test on the first N/5.
+        seed: of all random draws.
+        resources: threads, memory, the time limit of the whole check (half an hour by default), packages that the
+            network can import, and whether to run it without the sandbox; it is trained on the CPU.
         box: a sandbox from `open_box`, left open; a new one by default.
 
     Returns: the result; if its status is not `ok`, `error` has the reason in one line.
@@ -149,35 +145,33 @@ def check_nn(
         print(refused.status, refused.error)  # "contract": nothing is run
         ```
     """
-    for what, number in (("epochs", settings.epochs), ("images", settings.images), ("threads", settings.threads)):
-        if number is not None and number < 1:
-            raise UserError(f"{what}: {number}; at least 1 is needed")
-    if settings.images is not None and settings.images > len(dataset.train_images):
-        raise UserError(f"images: {settings.images}; {dataset.label} has {len(dataset.train_images)} training images")
-    hyperparameters = check_prm(prm) | {"epoch": settings.epochs}
+    if epochs < 1:
+        raise UserError(f"epochs: {epochs}; at least 1 is needed")
+    count_images(dataset, 0, images)
+    resources = replace(resources, device="cpu").resolve()
+    hyperparameters = check_prm(prm) | {"epoch": epochs}
     name = lemur_name(code, prefix)
     if (reason := check_contract(code)) is not None:
         return CheckResult(name, status="contract", error=reason)
-    threads = settings.threads or available_cores()
+    threads, seconds = resources.threads or 1, resources.time_limit or _SECONDS
     payload: Json = {
         "code": code,
         "prm": hyperparameters,
         "data": str(dataset.folder),
-        "images": settings.images,
-        "epochs": settings.epochs,
-        "seed": settings.seed,
+        "images": images,
+        "epochs": epochs,
+        "seed": seed,
         "threads": threads,
     }
     limits = Limits(
-        wall_seconds=settings.wall_seconds,
-        cpu_seconds=settings.wall_seconds * threads,
-        memory_bytes=settings.memory_bytes,
+        wall_seconds=seconds,
+        cpu_seconds=seconds * threads,
+        memory_bytes=int(resources.memory_gib * 2**30),
         threads=64 + 2 * threads,
     )
-    new = open_box(dataset, unsafe=unsafe, runtime=settings.runtime)
-    with new if box is None else contextlib.nullcontext(box) as opened:
+    with open_box(dataset, resources) if box is None else contextlib.nullcontext(box) as opened:
         (outcome,) = opened.run([Job(name, CHECK.guest, payload, limits)])
-    return build_result(name, code, outcome, settings)
+    return build_result(name, code, outcome)
 
 
 def accuracy_to_time(accuracy: float, duration: int) -> float:
@@ -202,16 +196,12 @@ def check_prm(prm: Mapping[str, object]) -> dict[str, object]:
     return drop_outcomes(prm) | {"batch": int(batch)}
 
 
-def build_result(name: str, code: str, outcome: Outcome, settings: CheckSettings) -> CheckResult:
+def build_result(name: str, code: str, outcome: Outcome) -> CheckResult:
     """Turn the outcome of a training job into a result."""
     reply = CHECK.read(outcome)
     answer = reply.answer
     if answer is None:
-        error = (reply.outcome.error or "gave no reason").splitlines()[0][:_ERROR_CHARACTERS]
-        if reply.outcome.status is Status.OUT_OF_MEMORY:
-            error = f"needed more memory than {settings.memory_bytes / 2**30:.2f} GiB in addition to PyTorch itself"
-        error = f"the network {error}" if error[:1].islower() else error
-        return CheckResult(name, status=reply.outcome.status.value, error=error)
+        return CheckResult(name, status=reply.outcome.status.value, error=reply.reason(_ERROR_CHARACTERS))
     if isinstance(answer, CheckFailure):
         if answer.category == "prm":
             raise UserError(answer.error)

@@ -1,13 +1,13 @@
-"""Train a network with its own `train_setup` and `learn`, in the sandbox, for `check_nn`.
+"""Runs in the sandbox: train a network with its own `train_setup` and `learn`, as LEMUR's trainer does, on the CPU.
 
-`run_check` follows LEMUR's trainer, on the CPU: `in_shape` is the shape of the first batch, the data can be iterated
-once per epoch, and time is measured from `train_setup` to the end of the last evaluation.
+`in_shape` is the shape of the first batch, the data can be iterated once per epoch, and time is measured from
+`train_setup` to the end of the last evaluation.
 
 Source: `ab/nn/util/Train.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,12 +61,12 @@ def run_check(payload: Json) -> Json:
     seed_all(int(payload["seed"]))
     torch.set_num_threads(int(payload["threads"]))
     try:
-        return _train(payload["code"], payload["prm"], train, test, int(payload["epochs"]))
+        return train_as_lemur(payload["code"], payload["prm"], train, test, int(payload["epochs"]))
     except NetError as error:
         # An error caused by a missing permission is reported as such.
         denied = any(is_kind(cause, PermissionError) for cause in list_causes(error))
         category = "denied" if denied else "contract" if error.category == "no_net" else error.category
-        return {"category": category, "error": _describe_error(error)}
+        return {"category": category, "error": explain(error)}
 
 
 def batches(images: Tensor, labels: Tensor, order: Tensor, batch: int, steps: Steps) -> Iterator[tuple[Tensor, Tensor]]:
@@ -95,8 +95,19 @@ def prepare(images: Tensor, steps: Steps) -> Tensor:
     return images.as_subclass(Tensor)
 
 
-def _train(code: str, prm: Json, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int) -> Json:
-    module = _load(code, prm)
+def train_as_lemur(
+    code: str, prm: Json, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int
+) -> Json:
+    """Train a network on uint8 images and labels, and evaluate it on others after each epoch.
+
+    Returns: the last `accuracy`, and `duration` in nanoseconds.
+    Raises: NetError.
+    """
+    module = open_network(code, prm)
+    for name in sorted(_list_supported(module)):
+        value = prm[name]
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise NetError("prm", f"prm: {name} is {value!r}; supported hyperparameters have values in 0..1")
     batch, steps = int(prm["batch"]), read_steps(prm["transform"])
     in_shape = tuple(prepare(train[0][: min(batch, len(train[0]))], steps).shape)
     net = construct(module, in_shape, (CLASSES,), prm)
@@ -112,21 +123,19 @@ def _train(code: str, prm: Json, train: tuple[Tensor, Tensor], test: tuple[Tenso
     return {"accuracy": accuracy, "duration": time.perf_counter_ns() - started}
 
 
-def _load(code: str, prm: Json) -> ModuleType:
-    """Execute a network's file. Raises: NetError if it fails, or a supported hyperparameter has no value in 0..1."""
+def open_network(code: str, prm: Mapping[str, object]) -> ModuleType:
+    """Execute a network's file. Raises: NetError if it fails, or `prm` lacks a hyperparameter that it supports."""
     module = execute(code)
-    with step("contract", "in supported_hyperparameters()"):
-        supported = {str(name) for name in module.__dict__["supported_hyperparameters"]()}
-    names = sorted(supported - TRAINER_PARAMETERS)
-    missing = [name for name in names if name not in prm]
-    if missing:
-        present = ", ".join(sorted(prm))
+    if missing := sorted(_list_supported(module) - set(prm)):
+        present = ", ".join(sorted(prm)) or "none"
         raise NetError("prm", f"prm: {', '.join(missing)} missing, which the network supports; present: {present}")
-    for name in names:
-        value = prm[name]
-        if not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise NetError("prm", f"prm: {name} is {value!r}; supported hyperparameters have values in 0..1")
     return module
+
+
+def _list_supported(module: ModuleType) -> set[str]:
+    names = getattr(module, "supported_hyperparameters", None)
+    with step("contract", "in supported_hyperparameters()"):
+        return {str(name) for name in names()} - TRAINER_PARAMETERS if callable(names) else set()
 
 
 def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
@@ -147,10 +156,8 @@ def _evaluate(net: Any, data: Iterator[tuple[Tensor, Tensor]]) -> float:
     return right / count
 
 
-def _describe_error(error: NetError) -> str:
-    """Return where the network's own file failed, the type and message of the error, and the attempted step."""
-    if not error.step:
-        return error.what
-    tried = {"import_failed": "when the file is executed", "construct_failed": f"in {error.tried}"}
-    line = f"line {error.line}: " if error.line else ""
-    return f"{line}{error.what.removesuffix(': ')} ({tried.get(error.step, error.tried)})"
+def explain(error: BaseException) -> str:
+    """Return in one line what failed in a network: type, message, the last line of its own file, the call."""
+    failure = error if type(error) is NetError else NetError.from_exception(error, "", "")
+    failure.what = failure.what.removesuffix(": ")
+    return failure.detail

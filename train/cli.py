@@ -53,7 +53,7 @@ OutDir = Annotated[
 ]
 Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help=UNSAFE)]
 
-SlotName = Literal["stem", "residual", "attention", "downsample", "norm", "activation", "stochastic_depth", "head"]
+SlotName = Literal["residual", "attention", "downsample", "stochastic_depth"]
 
 
 @_train.command("assemble")
@@ -83,9 +83,9 @@ def assemble_(
     if slot is not None:
         if folder is None:
             raise UsageError("--candidates needs --in DIR, the blocks to try")
-        from train.compose.candidates import candidates
+        from train.compose.assemble import list_candidates
 
-        results = candidates(slot, folder, unsafe=unsafe_no_sandbox)
+        results = list_candidates(slot, folder, unsafe=unsafe_no_sandbox)
         lines = [make_visible(candidate.line()) for candidate in results]
         lines.append(f"{sum(candidate.fits for candidate in results)} of {len(results)} fit")
         _print({"slot": slot, "candidates": [asdict(candidate) for candidate in results]}, lines, as_json=as_json)
@@ -189,7 +189,7 @@ def ablate_(
     force: Resume = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a recipe with one ingredient removed at a time, same seeds: table, paired differences, figure.
+    """Train a recipe with one ingredient removed at a time, same seeds: a table of paired differences, and a page.
 
     Examples:
       lemur train ablate preact_se --in blocks --seeds 0,1,2 --out ablation
@@ -239,14 +239,13 @@ def check_(
     Examples:
       lemur train check net.py --prm '{"lr": 0.01, "momentum": 0.9}'
     """
-    from train.check import CheckSettings
     from train.data.sources import load_cifar10
     from train.model.recipe import read_code, read_prm
 
-    settings = CheckSettings(epochs, wall_seconds=time_limit, runtime=runtime)
+    resources = Resources(time_limit=time_limit, runtime=runtime, unsafe=unsafe_no_sandbox)
     code, hyperparameters = read_code(net), read_prm(prm)
     cifar10 = load_cifar10(data)
-    result = package.check_nn(code, hyperparameters, dataset=cifar10, settings=settings, unsafe=unsafe_no_sandbox)
+    result = package.check_nn(code, hyperparameters, dataset=cifar10, epochs=epochs, resources=resources)
     if result.status != "ok":
         raise UserError(f"{net}: {result.status}: {result.error}")
     names = ("name", "accuracy", "accuracy_to_time", "code_quality", "quality_by")

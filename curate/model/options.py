@@ -102,9 +102,7 @@ class CurateOptions:
         Graphs | None,
         Option("Codes whose computations to compare, in a sandbox; default survivors.", panel=_RUNS),
     ] = None
-    seed: Annotated[
-        int, Option("The seed of the splits and, with --chat, of the faults.", after="license", least=0)
-    ] = 42
+    seed: Annotated[int, Option("The seed of the splits and, with --chat, of the faults.", least=0)] = 42
     require_runs: Annotated[bool, Option("Keep only networks that run.", panel=_RUNS)] = False
     runtime: Annotated[Names, RUNTIME] = ()
     namespace: Annotated[
@@ -112,7 +110,7 @@ class CurateOptions:
         Option("Run codes without imports as if they imported torch, nn, F, optim, Tensor, math, np.", panel=_RUNS),
     ] = None
     unsafe_no_sandbox: Annotated[
-        bool, Option("Run networks without a sandbox. Only for code you trust.", panel=_RUNS, after="runtime")
+        bool, Option("Run networks without a sandbox. Only for code you trust.", panel=_RUNS)
     ] = False
     chat: Annotated[bool, Option("Make fine-tuning conversations; runs kept networks in a sandbox.", panel=_RUNS)] = (
         False

@@ -59,8 +59,7 @@ class HubDataset(RowSource):
 
     @cached_property
     def _tables(self) -> list[tuple[FileSource, Input]]:
-        with self._hub.session():
-            return list(self._fetch_tables())
+        return list(self._fetch_tables())
 
     def _fetch_tables(self) -> Iterator[tuple[FileSource, Input]]:
         commit, files = self._hub.call(self.name, self._list_tables, again=_AGAIN)
@@ -140,16 +139,15 @@ class LemurDatabase(RowSource):
 
     @cached_property
     def _database(self) -> tuple[Path, _Facts]:
-        with self._hub.session():
-            path, facts = self._find_or_fetch(_list_cached())
+        path, facts = self._find_or_fetch(_list_cached())
         self.name = self.where = f"lemur-db@{facts.version}"
         return path, facts
 
     def _find_or_fetch(self, cached: dict[Version, tuple[Path, _Facts]]) -> tuple[Path, _Facts]:
         copy = cached.get(self._version or max(cached, default=Version("0")))
         hub = self._hub
-        if copy is not None:  # it is better than waiting: the Hub has one attempt to state that it holds another one
-            hub = replace(hub, delays=(), answer_seconds=min(_PATIENCE, hub.answer_seconds))
+        if copy is not None:  # it is better than waiting long for the Hub to state that it holds another one
+            hub = replace(hub, answer_seconds=_PATIENCE)
         try:
             commit, license_, files = hub.call(REPOSITORY, partial(_list_versions, hub), again=_AGAIN)
         except RetryableError as error:

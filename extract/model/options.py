@@ -59,10 +59,8 @@ class ExtractOptions:
         Names,
         Option("Only matching names: '*Attention' (repeatable).", flag="--symbol", metavar="PATTERN", panel=_SCOPE),
     ] = ()
-    limit: Annotated[int | None, Option("At most N.", metavar="N", least=1, panel=_SCOPE, after="names_file")] = None
-    start_from: Annotated[
-        str | None, Option("Leave out the classes before NAME.", metavar="NAME", panel=_SCOPE, after="limit")
-    ] = None
+    limit: Annotated[int | None, Option("At most N.", metavar="N", least=1, panel=_SCOPE)] = None
+    start_from: Annotated[str | None, Option("Leave out the classes before NAME.", metavar="NAME", panel=_SCOPE)] = None
     distributions: Annotated[
         Names,
         Option(
@@ -84,7 +82,7 @@ class ExtractOptions:
     chat_max_tokens: Annotated[int, Option("Drop those with more tokens.", metavar="N", least=1, panel=_CHAT)] = (
         MAX_TOKENS
     )
-    unsafe_no_sandbox: Annotated[bool, Option(_UNSAFE, after="jobs")] = False
+    unsafe_no_sandbox: Annotated[bool, Option(_UNSAFE)] = False
 
     def __post_init__(self) -> None:
         read_confirmed(self.distributions)

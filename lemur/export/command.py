@@ -113,7 +113,7 @@ def export_folder(
     try:
         with reading(folder, manifest.kind), stage_files(folder) as staged:
             contents = exporters[manifest.kind](folder, staged, jobs=jobs, unsafe=unsafe)
-            withheld = sum(item.blocks for item in staged.withheld)
+            withheld = sum(item.get("blocks") or item["codes"] for item in staged.withheld)
     except UserError as error:
         raise UserError(str(error).replace("nothing was published", "nothing was exported")) from error
     if not contents.rows:
@@ -132,7 +132,7 @@ def export_folder(
             parameters={"format": form},
             parents=[describe_parent(folder)],
             counts={"rows": counts, "skipped": dict(sorted(contents.skipped.items()))},
-            details={"withheld": [item.entry for item in staged.withheld]},
+            details={"withheld": list(staged.withheld)},
         )
     return ExportReport(out, counts, done.counts["skipped"], withheld)
 

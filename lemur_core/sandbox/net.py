@@ -247,7 +247,7 @@ def run_network(payload: Json) -> Json:
         inputs = make_inputs(case)
         with step("forward_failed", f"input {_describe_tensor(inputs)}"), torch.no_grad():
             output = net(inputs)
-        _check(output, case["output"])
+        check_output(output, case["output"])
     except NetError as error:
         return error.answer()
     return {"runs": True}
@@ -267,7 +267,7 @@ def make_inputs(case: Json) -> Tensor:
     return pixels.to(torch.complex64) if case["dtype"] == "complex64" else pixels
 
 
-def _check(output: object, expected: list[int] | None) -> None:
+def check_output(output: object, expected: list[int] | None) -> None:
     """Check the output. Only classification fixes its shape: a row of class scores per sample."""
     if expected is None:
         return

@@ -99,14 +99,14 @@ SNAPSHOT_DISCLOSURE = Disclosure(
         "Not for ranking architectures across benchmarks, and not as a source of code that is known to be safe.",
     ),
     limits=(
-        "Accuracies are those of the source, from its runs, many of one epoch; they were not measured again.",
+        "Accuracies are those of the source, from its runs; they were not measured again.",
         "Splits keep near-duplicates by text and by computation together; other resemblances are not measured.",
         _CODE_RISK,
     ),
     biases=(
-        "Tasks, data sets and families are as frequent as in the source, which may be written by few people or models;"
-        " report.md counts them.",
-        "Of near-duplicates the one with the best results is kept: results are better than those of the source.",
+        "Tasks, data sets and families are those of the source, which few people or models may have written; report.md"
+        " counts them.",
+        "Among near-duplicates those with better results are preferred: results need not be typical of the source.",
     ),
     impact=_IMPACT,
     sensitive=_SENSITIVE,
@@ -120,7 +120,7 @@ EXTRACTION_DISCLOSURE = Disclosure(
         "Not as a source of code that is known to be safe, and not as a measure of the quality of its sources.",
     ),
     limits=(
-        "A block was run on the CPU, with arguments that were found by rules and search: others may fail.",
+        "What ran, ran on the CPU, with arguments that were recorded or found by rules and search: others may fail.",
         "Facts hold for the stated arguments and sizes, in the versions that manifest.json states.",
         _CODE_RISK,
     ),
@@ -130,8 +130,8 @@ EXTRACTION_DISCLOSURE = Disclosure(
     ),
     impact=_IMPACT,
     sensitive=_SENSITIVE,
-    collection="A program read the Python files of the sources, wrote each class of a module as a closed file, and"
-    " ran it in a sandbox. Nothing was annotated by hand.",
+    collection="A program read the Python files of the sources, wrote each class of a module as a closed file where it"
+    " could be closed, and ran it where that was asked for. Nothing was annotated by hand.",
 )
 
 

@@ -23,25 +23,17 @@ from lemur_core.files import Json, markdown
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.markdown import count, make_visible, percent, plain, plural
 from lemur_core.sandbox.server.received import inflate
-from manifests.folders.manifest import (
-    FILE_NAME,
-    INDEX,
-    PAGE_FILES,
-    SHARDS,
-    Manifest,
-    is_of_page,
-)
-from manifests.folders.tables import is_active, read_text
+from manifests.folders.manifest import DATA, INDEX, PAGE_FILES, SHARDS, Manifest
+from manifests.folders.tables import read_text
 
 _SHARD_CHARACTERS = 2_500_000  # before compression: quick to load, and similar texts share one
-_TOO_LITTLE = 8 * 1024  # bytes; below this, heavy content is not attempted
 
 
 @dataclass(frozen=True, slots=True)
-class OptionalContent:
-    """Content that is left out if the page would become too large: lines of a text, or any JSON value."""
+class Lines:
+    """The lines of a text of an entry, each of which its file holds once."""
 
-    content: Any
+    content: Sequence[str]
 
 
 def pack(text: str) -> str:
@@ -49,95 +41,53 @@ def pack(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-class Shards:
-    """Writes the views of entries, several entries per file. Each file holds every line of its texts once.
+def write_entries(folder: Path, entries: Iterable[Sequence[Json]]) -> list[int]:
+    """Write the views of entries into files, several entries per file. Returns: the first entry of each file."""
+    starts: list[int] = []
+    rows: list[str] = []
+    numbers: dict[str, int] = {}
+    size = 0
 
-    `limit` is in bytes: heavy content that would exceed it is left out. `starts` are the first entries of the files,
-    and `left` the bytes that remain.
-    """
-
-    def __init__(self, folder: Path, limit: int) -> None:
-        self._folder, self.left = folder, limit
-        self.starts: list[int] = []
-        self.left_out = 0
-        self._entries = self._files = 0
-        self._begin()
-
-    def put(self, views: Sequence[Json]) -> None:
-        """Add the views of the next entry."""
-        if self._size > _SHARD_CHARACTERS:
-            self.close()
-        self._add(views)
-
-    def close(self) -> None:
-        """Write the remaining views: in one file, in several if that is too large, or without heavy content."""
-        views, packed = self._views, self._pack()
-        if len(packed) <= self.left or self._bare:
-            if views:
-                self._put_packed(packed)
-                self.starts.append(self._entries)
-                self._entries += len(views)
-            self._begin()
-            return
-        # Halved until it fits; a single entry that does not loses its heavy content.
-        half = len(views) // 2
-        for part in [views[:half], views[half:]] if half else [views]:
-            self._begin(bare=not half or self.left < _TOO_LITTLE)
-            for item in part:
-                self._add(item)
-            self.close()
-
-    def _put_packed(self, packed: str) -> None:
-        """Write the next file."""
-        text = f'lemur({self._files},"{packed}");\n'
-        write_text(self._folder / f"{self._files:03d}.js", text)
-        self._files += 1
-        self.left -= len(text)
-
-    def _begin(self, *, bare: bool = False) -> None:
-        self._lines: dict[str, int] = {}
-        self._views: list[Sequence[Json]] = []
-        self._rows: list[str] = []
-        self._size: int = 0  # characters
-        self._bare = bare
-
-    def _add(self, views: Sequence[Json]) -> None:
-        row = json.dumps(views, default=self._plain, separators=(",", ":"))
-        self._views.append(views)
-        self._rows.append(row)
-        self._size += len(row)
-
-    def _pack(self) -> str:
-        lines = json.dumps(list(self._lines), separators=(",", ":"))
-        return pack(f'{{"lines":{lines},"entries":[{",".join(self._rows)}]}}')
-
-    def _plain(self, value: object) -> Any:
-        """Encode heavy content as JSON: a text as runs of lines, each with its first line and length."""
-        assert isinstance(value, OptionalContent), value
-        if self._bare:
-            self.left_out += 1
-            return None
-        if not isinstance(value.content, list):
-            return value.content
+    def encode(value: object) -> list[int]:
+        """Encode a text as runs of lines of its file, each with its first line and length."""
+        nonlocal size
+        assert isinstance(value, Lines), value
         runs: list[int] = []
         for line in value.content:
-            if line not in self._lines:
-                self._size += len(line)
-            number = self._lines.setdefault(line, len(self._lines))
+            size += len(line) if line not in numbers else 0
+            number = numbers.setdefault(line, len(numbers))
             if runs and runs[-2] + runs[-1] == number:
                 runs[-1] += 1
             else:
                 runs += [number, 1]
         return runs
 
+    def close() -> None:
+        lines = json.dumps(list(numbers), separators=(",", ":"))
+        packed = pack(f'{{"lines":{lines},"entries":[{",".join(rows)}]}}')
+        write_text(folder / f"{len(starts) - 1:03d}.js", f'lemur({len(starts) - 1},"{packed}");\n')
+        rows.clear()
+        numbers.clear()
 
-#: Maximum bytes of the index, and maximum share of the folder for the page; a very small folder may exceed it a little.
-INDEX_BYTES, SHARE, LEAST = 5_000_000, 0.30, 256 * 1024
+    for at, views in enumerate(entries):
+        if size > _SHARD_CHARACTERS:
+            close()
+            size = 0
+        if not rows:
+            starts.append(at)
+        rows.append(json.dumps(views, default=encode, separators=(",", ":")))
+        size += len(rows[-1])
+    if rows:
+        close()
+    return starts
+
+
+#: Maximum bytes of the index.
+INDEX_BYTES = 5_000_000
 #: Maximum number of entries, and of further names of them, in the list.
 ENTRIES, FURTHER_NAMES = 20_000, 40_000
 _NAME = 240  # characters
 _COMMON = 0.05  # a number of epochs that so many of the results were trained for is a limit to choose
-_STARTS = 16 * 1024  # bytes of the index that are known only at the end
 
 #: One part of a page: its kind as `view`, usually a `title`, and the data of this kind.
 View = Json
@@ -205,9 +155,10 @@ def link(text: str, path: str) -> Mapping[str, str] | str:
     """Return a cell that opens a file.
 
     Args: text, path: what is displayed, and the file relative to the folder of the page.
-    Returns: a cell; the bare text for a file that a browser might run. `page_link` returns one that opens another page.
+    Returns: a cell; the bare text for a file that is neither data nor text: a browser might run it. `page_link` returns
+        one that opens another page.
     """
-    return text if is_active(path) else {"text": text, "path": path}
+    return {"text": text, "path": path} if DATA.fullmatch(path) else text
 
 
 def page_link(text: str, path: str) -> Mapping[str, str]:
@@ -263,9 +214,9 @@ def code(title: str, text: str, path: str | None = None) -> View:
     """Return code with line numbers, and the path of its file.
 
     Args: title, text, path: the heading, the code, and its file relative to the folder; None for code without a file.
-    Returns: a view of kind `code`; its text is left out if the page would become too large.
+    Returns: a view of kind `code`, for the entries of a library alone.
     """
-    return {"view": "code", "title": title, "text": OptionalContent(text.split("\n")), "path": path}
+    return {"view": "code", "title": title, "text": Lines(text.split("\n")), "path": path}
 
 
 def versions(title: str, text: str, others: Sequence[tuple[str, str]], intro: str = "") -> View:
@@ -275,17 +226,17 @@ def versions(title: str, text: str, others: Sequence[tuple[str, str]], intro: st
         names, in their order, which are the titles; a sentence above.
     Returns: a view of kind `versions`, for the entries of a library alone: no other view has further names.
     """
-    rows = [(caption, OptionalContent(lines.split("\n"))) for caption, lines in others]
-    return {"view": "versions", "title": title, "text": OptionalContent(text.split("\n")), "rows": rows, "intro": intro}
+    rows = [(caption, Lines(lines.split("\n"))) for caption, lines in others]
+    return {"view": "versions", "title": title, "text": Lines(text.split("\n")), "rows": rows, "intro": intro}
 
 
 def operations(title: str, lines: Sequence[str], intro: str = "") -> View:
     """Return lines of operations, as `lemur_core.describe.facts` writes them.
 
     Args: title, lines, intro: the heading, the operations, and a sentence above.
-    Returns: a view of kind `operations`; its lines are left out if the page would become too large.
+    Returns: a view of kind `operations`, for the entries of a library alone.
     """
-    return {"view": "operations", "title": title, "text": OptionalContent(list(lines)), "intro": intro}
+    return {"view": "operations", "title": title, "text": Lines(lines), "intro": intro}
 
 
 def results(
@@ -304,10 +255,10 @@ def graph(title: str, boxes: Sequence[Any]) -> View:
     """Return boxes of a graph from top to bottom.
 
     Args: title, boxes: the heading, and the result of `lemur_core.describe.picture.boxes`.
-    Returns: a view of kind `graph`; its boxes are left out if the page would become too large.
+    Returns: a view of kind `graph`.
     """
     rows = [(box.title, box.lines, box.reads, box.kind) for box in boxes]
-    return {"view": "graph", "title": title, "boxes": OptionalContent({"boxes": rows})}
+    return {"view": "graph", "title": title, "boxes": rows}
 
 
 def curves(
@@ -367,30 +318,23 @@ def write_page(
     target = target or folder
     back = "" if target == folder else f"{folder.resolve().as_uri()}/"
     base = {"back": back, "here": "", "none": None}[links]
-    # Without the manifest, which is written after the page, and here when the page is compared or made again.
-    others = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    there = sum(path.stat().st_size for name, path in others.items() if name != FILE_NAME and not is_of_page(name))
     (target / SHARDS).mkdir(parents=True, exist_ok=True)
     for older in (target / SHARDS).glob("[0-9]*.js"):
         older.unlink()
     library = page.library
     listed = [] if library is None else list(library.entries[:ENTRIES])
     # Shorten the list, not the entries: `elsewhere` says where all of them are.
-    while (size := len(_index(page, listed, None, base))) > INDEX_BYTES and listed:
+    while len(_index(page, listed, [], base)) > INDEX_BYTES and listed:
         listed = listed[: len(listed) // 2]
-    room = max(int(SHARE * there), LEAST) - size - _STARTS
-    shards = Shards(target / SHARDS, room)
-    for _, views in zip(listed, () if library is None else library.views, strict=False):
-        shards.put(views)
-    shards.close()
-    write_text(target / INDEX, _index(page, listed, shards, base))
+    starts = write_entries(target / SHARDS, itertools.islice(() if library is None else library.views, len(listed)))
+    write_text(target / INDEX, _index(page, listed, starts, base))
     files = [target / INDEX, *sorted((target / SHARDS).glob("*.js"))]
     digests = {path.relative_to(target).as_posix(): sha256_file(path) for path in files}
     write_text(target / PAGE_FILES, json.dumps(digests, indent=1) + "\n")
     return target / INDEX
 
 
-def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str | None) -> str:
+def _index(page: Page, listed: Sequence[Entry], starts: Sequence[int], base: str | None) -> str:
     """Return the text of `index.html`."""
     library = page.library
     stated = ("title", "noun", "total", "elsewhere", "order", "by", "sizes")
@@ -405,8 +349,7 @@ def _index(page: Page, listed: Sequence[Entry], shards: Shards | None, base: str
             "facets": [_facet(label, [item.facets[at] for item in listed]) for at, label in enumerate(library.facets)],
             "numbers": [[label, [entry.numbers[at] for entry in listed]] for at, label in enumerate(library.numbers)],
             "further": [[name[:_NAME] for name in itertools.islice(names, len(entry.further))] for entry in listed],
-            "starts": [] if shards is None else shards.starts,
-            "leftOut": 0 if shards is None else shards.left_out,
+            "starts": starts,
             "results": _rank_results(library.results, len(listed)),
         }
     return _fill(html.escape(page.title), pack(json.dumps(data, separators=(",", ":"))))

@@ -4,7 +4,6 @@ Snapshots and extractions are here because every package reads them. What only t
 with it is added there: each lists its kinds as `KINDS`, and `lemur` combines them.
 """
 
-import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -661,10 +660,14 @@ def check_derived(folder: Path, manifest: Manifest, made: Path, stated: Mapping[
         elif name.endswith(".parquet"):
             wrong += _compare_tables(name, made / name, folder / name)
         elif (made / name).read_bytes() != (folder / name).read_bytes():
-            wrong += _text_faults(name, made / name, folder / name)
+            texts = [path.read_bytes().decode("utf-8", "replace") for path in (made / name, folder / name)]
+            line, fault = _find_difference(*texts)
+            wrong.append(f"{name}, line {line}: {fault}")
     for part, facts in stated.items():
-        own = {key: value for key, value in getattr(manifest, part).items() if key in facts}
-        wrong += (f"manifest: {fault}" for fault in _json_faults(json.loads(json.dumps(facts)), own, f"{part}."))
+        for key, value in json.loads(json.dumps(facts)).items():
+            if (own := getattr(manifest, part).get(key)) != value:
+                texts = [json.dumps(item, ensure_ascii=False) for item in (value, own)]
+                wrong.append(f"manifest: {part}.{key} is {_find_difference(*texts)[1]}")
     made_again = f"{plural(len(names), 'file')} made again by the writer: no cell and no line differs"
     return check_faults("derived", wrong, made_again if names else "the counts are those of the tables")
 
@@ -687,38 +690,13 @@ def _compare_tables(name: str, made: Path, found: Path) -> Iterator[str]:
                 yield f"{name} row {row}: {column} is {_show(found_value)}, not {_show(should)}"
 
 
-def _text_faults(name: str, made: Path, found: Path) -> Iterator[str]:
-    """Yield where two files differ: values of JSON by their keys, of other text the first line."""
-    try:
-        texts = [path.read_text(encoding="utf-8") for path in (made, found)]
-    except ValueError:
-        yield f"{name} is not what its writer makes"
-        return
-    if name.endswith(".json"):
-        with contextlib.suppress(ValueError):
-            differing = list(_json_faults(*map(json.loads, texts)))
-            yield from (f"{name}: {fault}" for fault in differing[:_CELLS] or ["is written otherwise"])
-            return
-    lines = [text.split("\n") for text in texts]
-    number = next((n for n, (one, other) in enumerate(zip(*lines, strict=False)) if one != other), min(map(len, lines)))
-    here, there = (part[number] if number < len(part) else "" for part in lines)
-    faults = [f"{_show(there)}, not {_show(here)}"]
-    if name.endswith(".jsonl"):
-        with contextlib.suppress(ValueError):
-            faults = list(_json_faults(json.loads(here), json.loads(there)))[:_CELLS] or ["is written otherwise"]
-    yield from (f"{name}, line {number + 1}: {fault}" for fault in faults)
-
-
-def _json_faults(made: Any, found: Any, at: str = "") -> Iterator[str]:
-    """Yield the values that differ, each with the path of its keys."""
-    if isinstance(made, dict) and isinstance(found, dict):
-        for key in dict.fromkeys((*made, *found)):
-            if key not in made or key not in found:
-                yield f"{at}{key} is {'missing' if key in made else 'one too many'}"
-            else:
-                yield from _json_faults(made[key], found[key], f"{at}{key}.")
-    elif made != found:
-        yield f"{at.removesuffix('.') or 'it'} is {_show(found)}, not {_show(made)}"
+def _find_difference(made: str, found: str) -> tuple[int, str]:
+    """Return the line where two texts differ, and what follows from a few characters before that place on."""
+    at = next((at for at, (one, other) in enumerate(zip(made, found, strict=False)) if one != other), len(made))
+    at = min(at, len(found))
+    start = max(made.rfind("\n", 0, at) + 1, at - _SHOWN // 3)
+    there, here = (text[start : start + 4 * _SHOWN].partition("\n")[0] for text in (found, made))
+    return made.count("\n", 0, at) + 1, f"{_show(there)}, not {_show(here)}"
 
 
 def _show(value: object) -> str:

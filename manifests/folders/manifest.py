@@ -225,10 +225,6 @@ def check_stated(folder: Path, manifest: Manifest) -> Manifest:
 _STATED = ("parameters", "counts", "details")
 
 
-class MissingStatementError(UserError):
-    """A manifest lacks what is needed of it."""
-
-
 class StatedFacts(dict[str, Any]):
     """The statements under one heading of a manifest; a missing one is one clear line where it is read."""
 
@@ -237,7 +233,7 @@ class StatedFacts(dict[str, Any]):
         self._where = where
 
     def __missing__(self, name: str) -> NoReturn:
-        raise MissingStatementError(f"{self._where}.{name} is missing; create the folder again")
+        raise UserError(f"{self._where}.{name} is missing; create the folder again")
 
 
 def find_stated_fault(manifest: Manifest) -> str | None:
@@ -380,7 +376,7 @@ _CARD = ("README.md", "croissant.json", "report.md")
 _MODEL = ("model/*.json", "model/*.safetensors", "model/*.txt", "model/*.model", "model/*.jinja")
 #: What is copied into a checkout of LEMUR.
 _REGISTERED = ("lemur/ab/nn/nn/*.py", "lemur/ab/nn/stat/train/*/*.json")
-_RUN = ("net.py", "recipe.json", "record.json", "run.json", "history.jsonl", "curves.png", "weights.pt", *_REGISTERED)
+_RUN = ("net.py", "record.json", "history.jsonl", "weights.pt", *_REGISTERED)
 
 #: Paths below the folder, besides `manifest.json` and the page, by kind.
 LAYOUTS = {
@@ -396,7 +392,7 @@ LAYOUTS = {
     "synthesis": (*_CARD, "attempts.parquet", _TABLE.format("records"), "nets/*.py"),
     "run": _RUN,
     "ablation": (
-        *("plan.json", "records.jsonl", "ablation.md", "ablation.png"),
+        *("plan.json", "records.jsonl", "ablation.md"),
         *(f"runs/*/{name}" for name in ("manifest.json", *_RUN)),
     ),
     "experts-data": ("facts.parquet",),
@@ -420,13 +416,13 @@ def foreign_files(kind: str, names: Iterable[str]) -> Iterator[str]:
 
 #: What tools run because of its name, wherever it lies.
 _RUN_BY_NAME = frozenset({"conftest.py", "setup.py", "sitecustomize.py", "usercustomize.py"})
-#: Of a kind that this release does not know: data and texts, by their suffix.
-_DATA = r"(?:[^/]+/)*[^/]+\.(?:md|txt|json|jsonl|csv|parquet|png|py|pt|safetensors)"
+#: Data and texts, by their suffix: what a kind of folder that this release does not know may have.
+DATA = re.compile(r"(?:[^/]+/)*[^/]+\.(?:md|txt|json|jsonl|csv|parquet|png|py|pt|safetensors)")
 
 
 @cache
 def _pattern(kind: str) -> re.Pattern[str]:
     if kind not in LAYOUTS:
-        return re.compile(_DATA)
+        return DATA
     forms = (re.escape(path).replace(r"\*", "[^/]+") for path in LAYOUTS[kind])
     return re.compile("|".join(forms))

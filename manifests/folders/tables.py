@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -359,18 +359,3 @@ def read_json(path: Path) -> Any:
     Raises: OSError as `read_bytes`; ValueError or RecursionError if it is not JSON.
     """
     return json.loads(read_bytes(path))
-
-
-#: Suffixes of what a browser or a desktop runs. No command of ours writes one apart from its page.
-_RUN = frozenset(
-    (
-        *(".html", ".htm", ".xhtml", ".xht", ".shtml", ".mht", ".mhtml", ".hta", ".xml", ".xsl", ".xslt", ".rdf"),
-        *(".js", ".mjs", ".cjs", ".wasm", ".swf", ".svg", ".svgz", ".pdf"),
-        *(".desktop", ".url", ".webloc", ".lnk", ".command"),
-    )
-)
-
-
-def is_active(name: str) -> bool:
-    """Return whether a browser might run a file, by its name with its suffix."""
-    return PurePosixPath(name.rstrip(". ")).suffix.lower() in _RUN

@@ -33,7 +33,6 @@ class Option:
         panel: the panel of `--help`; the general one by default.
         least: the smallest value that is accepted.
         most: the largest.
-        after: the option that this one follows in `--help`, if that is not the one declared before it.
         read: parses one text, where a field holds something else than text and numbers.
     """
 
@@ -43,7 +42,6 @@ class Option:
     panel: str | None = None
     least: float | None = None
     most: float | None = None
-    after: str | None = None
     read: Callable[[str], Any] | None = None
 
 
@@ -51,7 +49,6 @@ RUNTIME = Option(
     "A package that foreign code can import besides torch, torchvision and numpy, or lemur-nets: those that LEMUR's"
     " networks use (repeatable).",
     metavar="NAME",
-    after="jobs",
 )
 
 
@@ -65,23 +62,19 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, tuple[type, list[str]]] = {}
     declared: dict[str, tuple[Any, Option]] = {}  # the type and the option of each parameter that is ours
     parameters: list[Parameter] = []
-    moved: list[tuple[str, Parameter]] = []
     for name, own in inspect.signature(command).parameters.items():
         kind = hints[name]
         if isinstance(kind, type) and is_dataclass(kind):
             types, given = get_type_hints(kind, include_extras=True), fields(kind)
             declared |= {field.name: found for field in given if (found := _find_option(types[field.name]))}
             groups[name] = kind, [field.name for field in given if field.name in declared]
-            for field in (field for field in given if field.name in declared):
-                parameter, before = _make_parameter(field.name, field.default, *declared[field.name])
-                moved.append((before, parameter)) if before else parameters.append(parameter)
+            shown = (field for field in given if field.name in declared)
+            parameters += [_make_parameter(field.name, field.default, *declared[field.name]) for field in shown]
         elif (found := _find_option(kind)) is not None:
             declared[name] = found
-            parameters.append(_make_parameter(name, own.default, *found)[0])
+            parameters.append(_make_parameter(name, own.default, *found))
         else:
             parameters.append(own.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY))
-    for before, parameter in moved:
-        parameters.insert([item.name for item in parameters].index(before) + 1, parameter)
 
     @functools.wraps(command)
     def run(**typed: Any) -> None:
@@ -109,8 +102,8 @@ def _read(typed: Any, kind: Any, option: Option) -> Any:
     return None if typed is None else read(typed)
 
 
-def _make_parameter(name: str, default: Any, kind: Any, option: Option) -> tuple[Parameter, str | None]:
-    """Return a parameter for Typer, and the name of the one that it follows if it is not the one before."""
+def _make_parameter(name: str, default: Any, kind: Any, option: Option) -> Parameter:
+    """Return a parameter for Typer."""
     import typer  # programs that only use the dataclasses need no command line
 
     # Typer knows no tuples of any length: the command line has lists, whose default is not shown.
@@ -123,5 +116,4 @@ def _make_parameter(name: str, default: Any, kind: Any, option: Option) -> tuple
     shown = typer.Option(
         flag, metavar=metavar, help=option.help, rich_help_panel=option.panel, min=option.least, max=option.most
     )
-    parameter = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown])
-    return parameter, option.after
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown])

@@ -41,6 +41,7 @@ _FAMILIES: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...] = (
     ),
     (
         ("BSD-3-Clause-Clear", (_REDISTRIBUTION, "no express or implied licenses to any party s patent rights")),
+        ("BSD-4-Clause", (_REDISTRIBUTION, "all advertising materials mentioning features or use of this software")),
         ("BSD-3-Clause", (_REDISTRIBUTION, "endorse or promote products derived from")),
         ("BSD-2-Clause", (_REDISTRIBUTION, "redistributions in binary form must reproduce")),
     ),
@@ -96,8 +97,17 @@ _PERMISSIVE = frozenset(
         "Unlicense", "UPL-1.0", "W3C", "WTFPL", "X11", "Zlib", "ZPL-2.1",
     }
 )  # fmt: skip
-_PERMISSIVE_EXCEPTIONS = frozenset({None, "LLVM-exception"})
-_LICENSE = re.compile(r"\b(?!(?:AND|OR)\b)([\w.+:-]+)(?: WITH ([\w.-]+))?")
+_PERMISSIVE_EXCEPTIONS = frozenset({"", "LLVM-exception"})
+_LICENSE = re.compile(r"\b(?!(?:AND|OR)\b)[\w.+:-]+(?: WITH [\w.-]+)?")
+
+
+def _parse(expression: str) -> ast.expr:
+    """Return an SPDX expression as Python's parser reads it: licenses as texts, joined by `and` and `or`.
+
+    Raises: InvalidLicenseExpression.
+    """
+    text = _LICENSE.sub(lambda match: repr(match[0]), canonicalize_license_expression(expression))
+    return ast.parse(text.replace(" AND ", " and ").replace(" OR ", " or "), mode="eval").body
 
 
 def is_permissive(expression: str) -> bool:
@@ -106,40 +116,47 @@ def is_permissive(expression: str) -> bool:
     Args: expression: an SPDX expression in any spelling, or NOASSERTION.
     Returns: with AND, True if both sides permit it, with OR if one of them does; False if the license is unknown.
     """
+
+    def holds(node: ast.expr) -> bool:
+        if isinstance(node, ast.BoolOp):
+            return (all if isinstance(node.op, ast.And) else any)(map(holds, node.values))
+        name, _, exception = ast.literal_eval(node).partition(" WITH ")
+        return name in _PERMISSIVE and exception in _PERMISSIVE_EXCEPTIONS
+
     try:
-        canonical = canonicalize_license_expression(expression)
+        return holds(_parse(expression))
     except InvalidLicenseExpression:
         return False
-    # With True or False for each license, Python's parser takes care of precedence and parentheses.
-    truth = _LICENSE.sub(lambda it: str(it[1] in _PERMISSIVE and it[2] in _PERMISSIVE_EXCEPTIONS), canonical)
-    return _holds(ast.parse(truth.replace("AND", "and").replace("OR", "or"), mode="eval").body)
-
-
-def _holds(node: ast.expr) -> bool:
-    """Evaluate an expression of True, False, `and` and `or`."""
-    if isinstance(node, ast.BoolOp):
-        return (all if isinstance(node.op, ast.And) else any)(map(_holds, node.values))
-    return isinstance(node, ast.Constant) and node.value is True
 
 
 def combine_licenses(expressions: Iterable[str]) -> str:
     """Combine expressions with AND.
 
-    Args: expressions: canonical SPDX expressions, or NOASSERTION.
-    Returns: the distinct operands of AND, sorted; NOASSERTION if one expression is, or if there are none.
+    Args: expressions: SPDX expressions, or NOASSERTION.
+    Returns: the distinct operands of AND, sorted, alternatives in parentheses; NOASSERTION if one expression is, or if
+        there are none.
     """
+
+    def split(node: ast.expr) -> list[str]:
+        if not isinstance(node, ast.BoolOp):
+            return [ast.literal_eval(node)]
+        parts = map(split, node.values)
+        if isinstance(node.op, ast.And):
+            return [name for part in parts for name in part]
+        return [f"({' OR '.join(map(' AND '.join, parts))})"]
+
     distinct = set(expressions)
     if not distinct or NOASSERTION in distinct:
         return NOASSERTION
     if len(distinct) == 1:
         return distinct.pop()
-    return " AND ".join(sorted({part for expression in distinct for part in _parts(expression)}))
-
-
-def _parts(expression: str) -> list[str]:
-    """Return the operands of AND."""
-    parts = re.split(r" AND (?![^()]*\))", expression)
-    return [f"({expression})"] if any(" OR " in re.sub(r"\([^()]*\)", "", part) for part in parts) else parts
+    operands: set[str] = set()
+    for expression in distinct:
+        try:
+            operands.update(split(_parse(expression)))
+        except InvalidLicenseExpression:
+            operands.add(expression)
+    return " AND ".join(sorted(operands))
 
 
 def parse_expression(text: str) -> str:
@@ -188,11 +205,13 @@ def find_license(stated: str, texts: Sequence[str]) -> str:
     """Return the license in the metadata, else that of the license files, else NOASSERTION.
 
     Args: stated, texts: the license in the metadata or NOASSERTION, and the texts of the license files.
-    Returns: an SPDX expression. Several licenses of files are joined with AND, files of unknown licenses left out.
+    Returns: an SPDX expression. Several licenses of files are joined with AND. Files of unknown licenses are left out,
+        unless one restricts the use: then all is unknown.
     """
     if stated != NOASSERTION:
         return stated
-    return combine_licenses({license_of_text(text) for text in texts} - {NOASSERTION})
+    found = {text: license_of_text(text) for text in texts}
+    return combine_licenses(name for text, name in found.items() if name != NOASSERTION or _restricts(plain_text(text)))
 
 
 def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -> str:
@@ -317,6 +336,14 @@ _REFERS = re.compile(
     r"\b(?:see|read|refer to|found in|in|at|file) (?:the )?(?:\w+ ){0,3}(?:licen[cs]e|copying)\b"
     r"|licen[cs]e (?:found|file)\b"
 )
+
+
+def _restricts(plain: str) -> bool:
+    """Return whether words, as `plain_text` writes them, forbid or limit the use, or name a license that does."""
+    named = (pattern for pattern, _ in _NOT_PERMISSIVE)
+    return any(re.search(pattern, plain) for pattern in (_FORBIDDEN.pattern, LIMITS.pattern, *named))
+
+
 #: "License: X" in a line, and "released under the X license" in a sentence.
 _FIELD = re.compile(
     r"(?im)^[^\w\n]*(?:software |code )?licen[cs]e[sd]?(?: (?:name|type|identifier))?[ \t]*[:=][ \t]*(\S.{0,80})$"

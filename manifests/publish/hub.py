@@ -1,16 +1,14 @@
-"""Access the Hugging Face Hub through its own client: names, time limits, retries, and errors as one line with advice.
+"""Access the Hugging Face Hub through its own client: names, time limits, and errors as one line with advice.
 
 The client takes 0.4 s to import: import this module only where the Hub is certain to be needed.
 
 The token comes from the client's login or environment; the user is never prompted for it, and no message contains it.
 """
 
-import contextlib
 import logging
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -28,7 +26,6 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from lemur_core.files.errors import RetryableError, UsageError, UserError
-from lemur_core.files.progress import note
 
 _TEMPORARY = frozenset({408, 425, 429})
 _LOGIN = "run `hf auth login` with a token that may write there"
@@ -36,36 +33,28 @@ _LOGIN = "run `hf auth login` with a token that may write there"
 _TRANSPORT = (*(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError), ConnectionError, TimeoutError)
 
 
-def _causes(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes."""
-    return [error, *(_causes(error.__cause__) if error.__cause__ else [])]
-
-
-def _find_status(error: BaseException) -> int | None:
-    """Return the HTTP status of an error, or of one of its causes."""
-    statuses = (getattr(getattr(item, "response", None), "status_code", None) for item in _causes(error))
-    return next((status for status in statuses if isinstance(status, int)), None)
-
-
-def _is_temporary(error: BaseException) -> bool:
-    """Return whether a retry may succeed: there was no connection, or the server is busy or broken."""
-    status, causes = _find_status(error), _causes(error)
-    if status is not None:
-        return status in _TEMPORARY or status >= 500
-    if any(isinstance(item, OfflineModeIsEnabled) for item in causes):
-        return False
-    # The second is how the client reports a truncated download.
-    return any(isinstance(item, _TRANSPORT) for item in causes) or "Consistency check failed" in str(error)
-
-
 def _translate(what: str, error: Exception, again: str) -> UserError:
-    """Convert an error of the client about `what` into one line with advice."""
-    status, detail = _find_status(error), _describe(error)
-    if any(isinstance(item, OfflineModeIsEnabled) for item in _causes(error)):
+    """Convert an error of the client about `what` into one line with advice, without the token."""
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    responses = (getattr(item, "response", None) for item in causes)
+    status = next((item.status_code for item in responses if item is not None), None)
+    text = next((m for item in causes if (m := getattr(item, "server_message", None))), None)
+    text = text or str(error if status else causes[-1]) or type(causes[-1]).__name__
+    detail = " ".join(text.strip().splitlines()[:2])
+    try:
+        token = get_token()
+    except Exception:  # noqa: BLE001 (whatever fails while a job of CI exchanges its identity, there is no token)
+        token = None
+    detail = detail.replace(token, "…") if token else detail
+    if any(isinstance(item, OfflineModeIsEnabled) for item in causes):
         return RetryableError(
             f"{what}: the Hub's client is offline by its settings; unset HF_HUB_OFFLINE, and run again"
         )
-    if _is_temporary(error):
+    # The last is how the client reports a truncated download.
+    broken = any(isinstance(item, _TRANSPORT) for item in causes) or "Consistency check failed" in str(error)
+    if status in _TEMPORARY or (status or 0) >= 500 or (status is None and broken):
         where = "" if status else "the Hub cannot be reached: "
         return RetryableError(f"{what}: {where}{detail}; run the same command again: {again}")
     if isinstance(error, RevisionNotFoundError):
@@ -84,23 +73,7 @@ def _translate(what: str, error: Exception, again: str) -> UserError:
     return UserError(f"{what}: {detail}")
 
 
-def _describe(error: BaseException) -> str:
-    """Return the server's message about an error, or else the client's, as one line without the token."""
-    causes = _causes(error)
-    deepest = causes[-1] if _find_status(error) is None else error
-    text = next((m for item in causes if (m := getattr(item, "server_message", None))), None) or str(deepest)
-    line = " ".join((text.strip() or type(deepest).__name__).splitlines()[:2])
-    try:
-        token = get_token()
-    except Exception:  # noqa: BLE001 (whatever fails while a job of CI exchanges its identity, there is no token)
-        token = None
-    return line.replace(token, "…") if token else line
-
-
 T = TypeVar("T")
-
-#: Seconds before the second attempt, the third, and so on.
-DELAYS = (1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,68 +83,43 @@ class Hub:
     Args:
         endpoint: its address; by default that of the client's environment.
         answer_seconds: the timeout for any response, and for any part of it.
-        sleep: waits between attempts.
-        delays: the seconds to wait before each further attempt.
     """
 
     endpoint: str | None = None
     answer_seconds: float = 120.0
-    sleep: Callable[[float], None] = time.sleep
-    delays: Sequence[float] = DELAYS
 
     def api(self) -> HfApi:
         """Return the Hub's client."""
         return HfApi(endpoint=self.endpoint, library_name="lemur-curator")
 
     def call(self, what: str, work: Callable[[], T], *, again: str) -> T:
-        """Call `work` and return its result, with retries at growing intervals while its failure may be temporary.
+        """Call `work` and return its result; the client prints nothing but progress bars on a terminal.
 
-        The client itself retries what it uploads and downloads, but neither listings nor commits.
+        The client itself retries what it uploads and downloads.
 
-        Args: what: the repository and the action, for messages. again: what a rerun does, for the message after the
-            last attempt.
-        Raises: RetryableError if the last attempt, too, failed temporarily; UserError for other failures of the Hub.
+        Args: what: the repository and the action, for messages. again: what a rerun does, for the message.
+        Raises: RetryableError if it failed temporarily; UserError for other failures of the Hub.
         """
-        for delay in (*self.delays, None):
-            try:
-                _limit_waiting(self.answer_seconds)
-                return work()
-            except UserError:
-                raise
-            except Exception as error:
-                if delay is None or not _is_temporary(error):
-                    raise _translate(what, error, again) from error
-                note(f"{what}: the Hub: {_describe(error)}; next try in {delay:.0f} s")
-                self.sleep(delay)
-        raise AssertionError("the last attempt returns or raises")
-
-    @contextlib.contextmanager
-    def session(self) -> Iterator[None]:
-        """Silence the client, and show its progress bars only on a terminal; undo both and time limits at the end."""
         forced = constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
         quiet = not (sys.stderr.isatty() or forced or are_progress_bars_disabled())
         level = hub_logging.get_verbosity()
         hub_logging.set_verbosity(logging.ERROR)
         if quiet:
             disable_progress_bars()
+        # The client sets no time limit for most of its requests, and replaces its session after some errors.
+        hooks = get_session().event_hooks["request"]
+        hooks.append(limit := partial(_add_timeout, self.answer_seconds))
         try:
-            yield
+            return work()
+        except UserError:
+            raise
+        except Exception as error:
+            raise _translate(what, error, again) from error
         finally:
-            _limit_waiting(None)
+            hooks.remove(limit)
             hub_logging.set_verbosity(level)
             if quiet:
                 enable_progress_bars()
-
-
-def _limit_waiting(seconds: float | None) -> None:
-    """Set the time limit of all requests of the client that have none: it sets none for most.
-
-    The client replaces its session after some errors, so this is called before each attempt.
-    """
-    hooks = get_session().event_hooks["request"]
-    hooks[:] = [hook for hook in hooks if getattr(hook, "func", None) is not _add_timeout]
-    if seconds is not None:
-        hooks.append(partial(_add_timeout, seconds))
 
 
 def _add_timeout(seconds: float, request: Any) -> None:
@@ -183,7 +131,6 @@ def _add_timeout(seconds: float, request: Any) -> None:
 _SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
 #: The format of a commit hash.
 COMMIT = re.compile(r"[0-9a-f]{40}")
-_INVALID_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/.]|/\.|[/.]$|\.lock(?:/|$)|^@$|^refs/|^$")
 
 
 def parse_dataset(spec: str) -> tuple[str, str | None]:
@@ -200,7 +147,6 @@ def parse_dataset(spec: str) -> tuple[str, str | None]:
 def check_names(repo_id: str, branch: str | None) -> None:
     """Check that repository and branch, if any, are valid names on the Hub.
 
-    Source: https://git-scm.com/docs/git-check-ref-format
     Raises: UsageError if one is invalid, or the repository has no owner: the Hub would add the user's own name only
         sometimes.
     """
@@ -212,5 +158,5 @@ def check_names(repo_id: str, branch: str | None) -> None:
         ) from error
     if "/" not in repo_id:
         raise UsageError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{repo_id}")
-    if branch is not None and (_INVALID_REF.search(branch) or COMMIT.fullmatch(branch)):
+    if branch is not None and (COMMIT.fullmatch(branch) or not re.fullmatch(r"\w[\w./-]*", branch)):
         raise UsageError(f"--revision {branch!r}: not a name for a branch; use letters, digits, '.', '_' and '-'")

@@ -5,8 +5,6 @@ network. Two rules are ours: a value that looks random, or is a password, under 
 addresses, headers and files such as `.netrc`. `_PATTERNS` holds the second, and formats that Kingfisher lacks.
 """
 
-import base64
-import binascii
 import functools
 import hashlib
 import math
@@ -25,7 +23,7 @@ from kingfisher_sdk import DetectionPolicy, Rules, Scanner
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
-from lemur_core.files.progress import show_item, show_steps
+from lemur_core.files.progress import note, show_item, show_steps
 from manifests.provenance import FULL, MINIMIZED
 
 
@@ -43,7 +41,6 @@ class Hit:
 
 # --- values that look random, under a telling name ----------------------------------------------------------------
 
-_WORDS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _NAME_WORD = 2.75  # characters; words in names of classes are longer
 _PLACEHOLDER = re.compile(
     rb"(?i)your|example|placeholder|change_?me|dummy|redacted|insert|xxxx|\*\*\*|\.\.\.|1234567|abcdef"
@@ -67,56 +64,49 @@ def looks_random(value: bytes, shortest: int = 16) -> bool:
 
 
 def _word_size(value: bytes) -> float:
-    words = _WORDS.findall(value)
+    words = re.findall(rb"[A-Z]?[a-z]+|[A-Z]+|[0-9]+", value)
     return sum(map(len, words)) / max(1, len(words))
-
-
-#: A name that says that its value is secret, and the value: in an assignment, a dictionary, a call, a header, a URL.
-_ASSIGNED = re.compile(
-    rb"""(?P<word>key|token|secret|passw(?:or)?d|passphrase|pwd|credential|auth|_pat)(?P<rest>[\w.-]{0,24})
-    ["'`]?\]?[ \t]{0,8}
-    (?P<sign>={1,3}|=>|,\s*default\s*=|:=|:[ ]*(?:str|bytes|Final|Optional\[str\]|str[ ]\|[ ]None)[ ]*=|[ :,(])\s{0,8}
-    (?:[\w.]{0,30}(?:fromhex|decode|unhexlify)\(\s{0,8})?
-    [rbfu]{0,2}(?P<quote>["'`])?(?P<secret>[^\s"'`\\<>{}()\[\],;&|\0]{6,300})""",
-    re.VERBOSE | re.IGNORECASE,
-)
-_NAMES = (b"key", b"token", b"secret", b"passw", b"passphrase", b"pwd", b"credential", b"auth", b"_pat")
-_QUALIFIED = re.compile(
-    rb"(?i)(?:api|access|account|auth|client|private|secret|service|sign|encrypt|token|bot)[\w-]{0,9}\Z"
-)
-_OTHER_WORD = re.compile(rb"(?!orization|s\b|s_|word|phrase)[a-z]")  # after one of the names
-_FLAG = re.compile(rb"(?:--|ENV |ARG )[\w-]*\Z")  # of a command; of a recipe for a container
-_HEX = re.compile(rb"[0-9a-fA-F]+")
-_UUID = re.compile(rb"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-def _is_assigned(data: bytes, match: re.Match[bytes]) -> bool:
-    """Return whether a value that is given to a name such as `token` is a secret, not a word of a program."""
-    word, value, quote, sign = match["word"].lower(), match["secret"], match["quote"] or b"", match["sign"]
-    before = data[max(0, match.start() - 24) : match.start()]
-    if not data.startswith(quote, match.end()) or _OTHER_WORD.match(match["rest"]):
-        return False  # a sentence; a tokenizer
-    in_url, flag = before[-1:] in (b"?", b"&", b";"), _FLAG.search(before) is not None
-    if sign == b" " and not flag:
-        return False
-    if word.startswith(b"pass") or word == b"pwd":
-        setting = sign == b":" and data[match.end() : match.end() + 1] in (b"", b"\n", b"\r")
-        return (quote != b"" or in_url or flag or setting or match["word"].isupper()) and _is_password(value)
-    qualified = in_url or word in (b"secret", b"credential") or _QUALIFIED.search(before) is not None
-    if _HEX.fullmatch(value):
-        return len(value) >= 32 if qualified else len(value) in (32, 40)
-    if _UUID.fullmatch(value):
-        return qualified
-    if not quote and (sign in b",(" or not re.search(rb"[0-9]", value)):
-        return False  # a name
-    if (not quote or sign == b",") and _word_size(value) > _NAME_WORD:
-        return False  # a name of a class, perhaps in a list of several
-    return looks_random(value, 16 if qualified else 20)
 
 
 def _is_password(value: bytes) -> bool:
     signs = re.search(rb"[^A-Za-z_./-]", value) is not None
     return (signs or looks_random(value, 8)) and not _PLACEHOLDER.search(value)
+
+
+_NAMES = (b"key", b"token", b"secret", b"passw", b"passphrase", b"pwd", b"credential", b"auth", b"_pat")
+#: A name that says that its value is secret, and the value: in an assignment, a dictionary, a call, a header, a URL.
+_ASSIGNED = re.compile(
+    rb"""(?P<word>key|token|secret|passw(?:or)?d|passphrase|pwd|credential|auth|_pat)
+    (?P<rest>(?!(?!orization|s\b|s_|word|phrase)[a-z])[\w.-]{0,24})  # no tokenizer
+    ["'`]?\]?[ \t]{0,8}
+    (?P<sign>={1,3}|=>|,\s*default\s*=|:=|:[ ]*(?:str|bytes|Final|Optional\[str\]|str[ ]\|[ ]None)[ ]*=|[ :,(])\s{0,8}
+    (?:[\w.]{0,30}(?:fromhex|decode|unhexlify)\(\s{0,8})?
+    [rbfu]{0,2}(?P<quote>["'`]?)(?P<secret>[^\s"'`\\<>{}()\[\],;&|\0]{6,300})(?P=quote)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+#: Before such a name: then its value is secret even if it is short, or hexadecimal.
+_QUALIFIED = rb"(?i)(?:api|access|account|auth|client|private|secret|service|sign|encrypt|token|bot)[\w-]{0,9}\Z"
+
+
+def _is_assigned(data: bytes, match: re.Match[bytes]) -> bool:
+    """Return whether a value that is given to a name such as `token` is a secret, not a word of a program."""
+    word, value, quote, sign = match["word"].lower(), match["secret"], match["quote"], match["sign"]
+    before = data[max(0, match.start() - 24) : match.start()]
+    in_url = before[-1:] in (b"?", b"&", b";")
+    flag = re.search(rb"(?:--|ENV |ARG )[\w-]*\Z", before) is not None  # of a command; of a recipe for a container
+    if sign == b" " and not flag:
+        return False
+    if word.startswith(b"pass") or word == b"pwd":
+        setting = sign == b":" and data[match.end() : match.end() + 1] in (b"", b"\n", b"\r")
+        return (quote != b"" or in_url or flag or setting or match["word"].isupper()) and _is_password(value)
+    qualified = in_url or word in (b"secret", b"credential") or re.search(_QUALIFIED, before) is not None
+    if re.fullmatch(rb"[0-9a-fA-F-]+", value):  # a digest, or a UUID
+        return len(value) >= 32 and (qualified or len(value) in (32, 40))
+    if not quote and (sign in b",(" or not re.search(rb"[0-9]", value)):
+        return False  # a name
+    if (not quote or sign == b",") and _word_size(value) > _NAME_WORD:
+        return False  # a name of a class, perhaps in a list of several
+    return looks_random(value, 16 if qualified else 20)
 
 
 def _find_assigned(data: bytes) -> Iterator[Hit]:
@@ -132,15 +122,6 @@ def _find_assigned(data: bytes) -> Iterator[Hit]:
 
 # --- credentials in addresses, headers and files, and formats of services -----------------------------------------
 
-
-def _is_login(secret: bytes) -> bool:
-    """Return whether the value of a `Basic` header holds a name and a password."""
-    try:
-        return b":" in base64.b64decode(secret + b"==")
-    except binascii.Error:
-        return False
-
-
 #: Kind; texts of which every match contains one, which rules out most files quickly; pattern, of which the group
 #: `secret` counts if it has one; what that must fulfill. Lengths are the shortest that the services issue.
 _PATTERNS: tuple[tuple[str, str, str, Callable[[bytes], bool] | None], ...] = (
@@ -154,9 +135,13 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[bytes], bool] | None], ...] = (
         None,
     ),
     ("URL with a token", "://", r"://(?P<secret>[A-Za-z0-9_-]{16,})@[\w\[]", looks_random),
-    ("bearer token", "earer ", r"[Bb]earer (?P<secret>[\w.~+/-]{16,}=*)", looks_random),
-    ("token of a header", "oken ", r"uthorization\W{1,9}[Tt]oken (?P<secret>[\w.~+/-]{16,}=*)", looks_random),
-    ("login of a header", "asic ", r"[Bb]asic (?P<secret>[A-Za-z0-9+/]{8,}={0,2})", _is_login),
+    ("URL with a token", "sig=|/web", r"(?:[?&]sig=|/webhooks/[0-9]{17,20}/)(?P<secret>[\w%/+-]{40,}=?)", None),
+    (
+        "credential of a header",
+        "earer |asic |oken ",
+        r"(?:[Bb]earer|[Bb]asic|uthorization\W{1,9}[Tt]oken) (?P<secret>[\w.~+/-]{16,}=*)",
+        looks_random,
+    ),
     (
         "password",  # behind a name: `auth=("jane", "...")`, `login("jane", "...")`
         ",",
@@ -164,11 +149,8 @@ _PATTERNS: tuple[tuple[str, str, str, Callable[[bytes], bool] | None], ...] = (
         _is_password,
     ),
     ("password of netrc", "machine ", r"machine\s+\S+\s+login\s+\S+\s+password\s+(?P<secret>[^\s\\\"']+)", None),
-    ("password of pgpass", ":5432:", r"[\w.*-]+:5432:[^:\s]+:[^:\s]+:(?P<secret>[^\s:\\\"']{4,})", None),
-    ("Azure signature", "sig=", r"[?&]sig=(?P<secret>[\w%/+-]{40,}=?)", None),
-    ("Discord webhook", "/api/webhooks/", r"discord(?:app)?\.com/api/webhooks/[0-9]{17,20}/[\w-]{40,}", None),
-    ("AWS key", "AKIA|ASIA", r"\bA[KS]IA[A-Z0-9]{16}\b", None),
-    ("New Relic key", "NRAK-", r"\bNRAK-[A-Z0-9]{27}", None),
+    ("password of pgpass", ":5432:", r":5432:[^:\s]{1,99}:[^:\s]{1,99}:(?P<secret>[^\s:\\\"']{4,})", None),
+    ("key of a service", "AKIA|ASIA|NRAK-", r"\b(?:A[KS]IA[A-Z0-9]{16}\b|NRAK-[A-Z0-9]{27})", None),
     (
         "token of a service",
         "ATBB|cio|fw_|GOCSPX-|ya29.|hf_|KGAT_|sk-|pscale_|_test_|whsec_|tskey-",
@@ -206,7 +188,6 @@ def _find_formats(data: bytes) -> Iterator[Hit]:
 # --- paths and e-mail addresses -----------------------------------------------------------------------------------
 
 _PATH, _EMAIL = "absolute path", "e-mail address"
-_LEFT = {_PATH: "absolute paths", _EMAIL: "e-mail addresses"}  # in the code of others
 #: Many machines have these, and folders like /data and /workspace; a path below is ours only if it exists here.
 _COMMON = frozenset({"/root", "/tmp", "/var/tmp"})  # noqa: S108 (nothing is written there)
 #: Every machine may have these: a process that runs in one of them reveals nothing about its owner.
@@ -215,15 +196,22 @@ _SYSTEM = frozenset({"/", "/bin", "/dev", "/etc", "/home", "/lib", "/opt", "/pro
 _BEGIN = r"(?:(?<=file://)|(?<=[\s\"'=]-[A-Za-z])|(?<![\w.~/-]))"
 _REST = r"[^\s\"'`<>|,;:()\[\]{}\\]*"
 _SEGMENT = r"[^\s/\"'`<>|,;:()\[\]{}\\]+"
-_HOME = re.compile(  # of any user; a name of two words only if a path continues after it
-    rf"{_BEGIN}(?:(?:/home|(?:[A-Za-z]:)?/Users)/{_SEGMENT}(?:(?: {_SEGMENT})?/|\b)|/root/){_REST}".encode()
-)
 _WINDOWS = rf"[A-Za-z]:\\{{1,4}}[Uu]sers\\{{1,4}}[^\\/:*?\"<>|\r\n]+\\{_REST}"
-_WINDOWS_HOME = re.compile(rf"\b{_WINDOWS}".encode())
-#: Versions such as `timm@1.0`, accounts such as `git@host:` and products such as `x@self.weight` are no addresses.
-_ADDRESS = re.compile(
-    rb"(?<![\w.+/-])[\w.+-]{2,64}@(?:[A-Za-z][\w-]{1,62}\.){1,4}(?:com|org|net|edu|gov|dev|info|[a-z]{2})"
-    rb"(?![\w.:/-]*[\w:/(\[-])"
+#: Kind; a text that every match contains; pattern. Versions such as `timm@1.0`, accounts such as `git@host:` and
+#: products such as `x@self.weight` are no addresses.
+_PEOPLE = (
+    (  # a folder of any user; a name of two words only if a path continues after it
+        _PATH,
+        b"/",
+        rf"{_BEGIN}(?:(?:/home|(?:[A-Za-z]:)?/Users)/{_SEGMENT}(?:(?: {_SEGMENT})?/|\b)|/root/){_REST}".encode(),
+    ),
+    (_PATH, b"sers\\", rf"\b{_WINDOWS}".encode()),
+    (
+        _EMAIL,
+        b"@",
+        rb"(?<![\w.+/-])[\w.+-]{2,64}@(?:[A-Za-z][\w-]{1,62}\.){1,4}(?:com|org|net|edu|gov|dev|info|[a-z]{2})"
+        rb"(?![\w.:/-]*[\w:/(\[-])",
+    ),
 )
 
 
@@ -242,10 +230,9 @@ def _find_people(data: bytes, folders: Sequence[str]) -> Iterator[Hit]:
                 shared = folder in _COMMON or folder.count("/") == 1
                 ours = not shared or (below != "" and (Path(folder) / below).exists())
                 yield Hit(_PATH, match.start(), match[0], secret=False, ours=ours)
-    patterns = ((_PATH, b"/", _HOME), (_PATH, b"sers\\", _WINDOWS_HOME), (_EMAIL, b"@", _ADDRESS))
-    for kind, head, pattern in patterns:
+    for kind, head, pattern in _PEOPLE:
         if head in data:
-            yield from (Hit(kind, match.start(), match[0], secret=False) for match in pattern.finditer(data))
+            yield from (Hit(kind, match.start(), match[0], secret=False) for match in re.finditer(pattern, data))
 
 
 # --- texts, files and tables --------------------------------------------------------------------------------------
@@ -271,19 +258,17 @@ def _unescape(data: bytes) -> bytes:
 def find_hits(data: bytes, folders: Sequence[str] | None = None) -> list[Hit]:
     """Return the secrets in a text; with `folders` of this machine, also absolute paths and e-mail addresses.
 
-    Returns: the hits by place; of those that overlap, the first in the order of the rules, which says best what it is.
+    Returns: the hits by place; of those that overlap the first, and of those that begin together that of the first
+        rule, which says best what it is.
     """
     text = _unescape(data)
     hits = [*_find_patterns(text), *_find_formats(text), *_find_assigned(text)]
     if folders is not None:
         hits += _find_people(text, folders)
-    kept: list[tuple[int, Hit]] = []
-    for rank, hit in sorted(enumerate(hits), key=lambda ranked: ranked[1].at):
-        if not kept or kept[-1][1].at + len(kept[-1][1].text) <= hit.at:
-            kept.append((rank, hit))
-        elif rank < kept[-1][0]:
-            kept[-1] = rank, hit
-    found = [hit for _, hit in kept]
+    found: list[Hit] = []
+    for hit in sorted(hits, key=lambda hit: hit.at):
+        if not found or found[-1].at + len(found[-1].text) <= hit.at:
+            found.append(hit)
     lines = accumulate(text.count(b"\n", *span) for span in pairwise([0, *(hit.at for hit in found)]))
     return [replace(hit, line=line + 1) for hit, line in zip(found, lines, strict=True)]
 
@@ -328,8 +313,6 @@ def _strings(value: object) -> Iterator[str]:
 
 #: Table columns with other people's code; the code folders of an extraction contain it, too.
 _FOREIGN_COLUMNS = frozenset({"code", "lean_code", "nn_code", "prm", "messages"})
-_SHOWN = 4  # characters of a secret
-_DIGEST = re.compile(r"[0-9a-f]{12}")
 _FEW = 3
 
 
@@ -357,7 +340,7 @@ class Finding:
 
     def __str__(self) -> str:
         text = self.hit.text.decode("utf-8", "replace")
-        shown = f"{text[:_SHOWN]}…" if self.hit.secret else text
+        shown = f"{text[:4]}…" if self.hit.secret else text
         digest = "" if self.hit.kind == _PATH else f" [{self.digest}]"
         return f"{self.file}, {self.where}: {self.hit.kind} {shown}{digest}"
 
@@ -393,37 +376,33 @@ def screen(files: Mapping[str, Path], *more: Path) -> list[Finding]:
 def check_digests(not_secret: Collection[str]) -> None:
     """Check that each is a digest of a finding. Raises: UsageError if one is not."""
     for digest in not_secret:
-        if not _DIGEST.fullmatch(digest):
+        if not re.fullmatch(r"[0-9a-f]{12}", digest):
             raise UsageError(f"--not-secret {digest}: use the 12 digits in brackets after the finding")
 
 
-def list_refused(findings: Sequence[Finding], not_secret: Collection[str]) -> list[Finding]:
-    """Return the findings that must not be published, secrets first."""
-    refused = (item for item in findings if item.refused and (item.hit.kind == _PATH or item.digest not in not_secret))
-    return sorted(refused, key=lambda item: not item.hit.secret)
-
-
-def check_findings(folder: Path, findings: Sequence[Finding], not_secret: Collection[str] = ()) -> list[str]:
+def check_findings(folder: Path, findings: Sequence[Finding], not_secret: Collection[str] = ()) -> tuple[str, ...]:
     """Return notes on findings that may be published.
 
     Args: not_secret: digests of findings that were reviewed: they only look like secrets.
-    Raises: UserError if a finding must not be published, secrets first.
+    Raises: UserError if a finding must not be published, secrets first; of many, the others are noted.
     """
-    if refused := list_refused(findings, not_secret):
-        first, more = refused[0], f" (and {len(refused) - _FEW:,} more)" if len(refused) > _FEW else ""
+    stop = [item for item in findings if item.refused]
+    refused = [item for item in stop if item.hit.kind == _PATH or item.digest not in not_secret]
+    if refused:
+        refused.sort(key=lambda item: not item.hit.secret)
+        first, more = refused[0], ""
+        if len(refused) > _FEW:
+            more = f" (and {len(refused) - _FEW:,} more)"
+            for item in refused:
+                note(f"refused   {item}")
         advice = "create it again without"
         if first.hit.secret:
             advice = "revoke the secrets and create the folder again without them"
         if first.hit.kind != _PATH:
             advice += f"; for a false positive, such as an example in foreign code: --not-secret {first.digest}"
         raise UserError(f"{folder}: {'; '.join(map(str, refused[:_FEW]))}{more}; {advice}")
-    groups: dict[str, list[Finding]] = {}
-    for item in sorted(findings, key=lambda item: (item.refused, item.hit.kind)):
-        groups.setdefault("" if item.refused else item.hit.kind, []).append(item)
-    notes = []
-    for kind, items in groups.items():
-        allowed = f"{plural(len(items), 'finding')}, by --not-secret {', '.join(sorted({i.digest for i in items}))}"
-        summary = f"{plural(len(items), kind, _LEFT[kind])} in the code of others" if kind else allowed
-        files = plural(len({item.file for item in items}), "file")
-        notes.append(f"left as written: {summary}, in {files}: {items[0]}, ...")
-    return notes
+    left = Counter(item.hit.kind for item in findings if not item.refused)
+    many = {_PATH: "absolute paths", _EMAIL: "e-mail addresses"}
+    notes = [f"left as written: {plural(n, kind, many[kind])} in the code of others" for kind, n in left.items()]
+    accepted = ", ".join(sorted({item.digest for item in stop}))
+    return (*notes, *([f"published by --not-secret: {accepted}"] if accepted else []))

@@ -12,7 +12,6 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,11 +22,12 @@ from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from manifests.folders.cards import CARD, address_card, restate_croissant
 from manifests.folders.kinds import get_address
-from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, Output, read_manifest, write_manifest
+from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, read_manifest, write_manifest
 from manifests.folders.tables import CROISSANT, open_writer, reading
 from manifests.provenance import (
     SPECS,
     TABLE,
+    Inlined,
     find_blocking_licenses,
     find_inlined_blocks,
     get_minimized_path,
@@ -36,35 +36,21 @@ from manifests.provenance import (
 )
 from manifests.provenance.licenses import NOASSERTION, is_permissive, read_head
 from manifests.provenance.parts import find_blocked_blocks, read_parts
-from manifests.records import TrainingRecord
+from manifests.records import Ingredient, TrainingRecord
 
-_RECORD, _NETWORK = "record.json", "net.py"
-_TRAINED = frozenset({"run", "ablation"})
-_ROWS = 500
 SPEC_TABLES = "data/specs/"  # of an extraction, as `SPECS` holds them as lines
 
 
 @dataclass(frozen=True, slots=True)
-class Withheld:
-    """Code that is not published, by source and license."""
-
-    source: str
-    license: str
-    blocks: int
-    noun: str = "block"
-
-    @property
-    def entry(self) -> dict[str, object]:
-        """Return the entry for the manifest."""
-        return {"source": self.source, "license": self.license, f"{self.noun}s": self.blocks}
-
-
-@dataclass(frozen=True, slots=True)
 class Staged:
-    """The files to publish by their path in the repository, including the manifest."""
+    """The files to publish by their path in the repository, including the manifest.
+
+    `withheld`: for each source and license with code that is not published, both, and the number of `blocks` or
+    `codes`.
+    """
 
     files: dict[str, Path]
-    withheld: tuple[Withheld, ...]
+    withheld: tuple[Json, ...]
 
 
 @contextlib.contextmanager
@@ -84,33 +70,57 @@ def stage_files(folder: Path, *, page: bool = False, address: str | None = None)
         if page and (folder / PAGE_FILES).is_file():
             shown = json.loads((folder / PAGE_FILES).read_text(encoding="utf-8"))
             files |= {name: folder / name for name in (*shown, PAGE_FILES)}
-        _refuse_blocked_networks(folder, manifest)
-        if manifest.kind == "extraction":
+        if manifest.kind in ("run", "ablation"):
+            for item in manifest.outputs:
+                if item.path.split("/")[-1] == "net.py":
+                    _refuse_blocked_network(folder / item.path)
+        elif manifest.kind == "extraction":
             without = {**_find_guesses(folder), **find_blocked_blocks(folder, read_parts(folder))}
         elif manifest.kind == "snapshot":
             without = _find_blocked_codes(folder, manifest)
     with scratch_folder("publish") as scratch:
-        staged = Staged(files, ())
-        if without:
-            staged = _stage_without(folder, scratch, manifest, files, without)
-        if address is not None and CARD in files and get_address(manifest) != address:
-            _address(staged, folder, scratch, address)
-        yield staged
+        details: Json = {}
+        gone: set[str] = set()
+        withheld: tuple[Json, ...] = ()
+        rewrites = _plan_rewrites(folder, manifest, without, gone) if without else {}
+        changed = [name for name, change in rewrites.items() if _rewrite(folder / name, scratch / name, change)]
+        if changed:
+            noun, counts = "codes" if manifest.kind == "snapshot" else "blocks", Counter(without.values())
+            named = ({"source": source, "license": license_} for source, license_ in sorted(counts))
+            withheld = tuple(item | {noun: counts[item["source"], item["license"]]} for item in named)
+            details["withheld"] = list(withheld)
+        if address is not None and CARD in files:
+            before = (folder / CARD).read_text(encoding="utf-8")
+            if (text := address_card(before, get_address(manifest), address)) != before:
+                write_text(scratch / CARD, text)
+                changed.append(CARD)
+                # The digest before, which folders know that were built from this one.
+                stated = {"manifest": sha256_file(folder / FILE_NAME), **manifest.details.get("published", {})}
+                details["published"] = {**stated, "repository": address}
+        if changed:
+            _restate(folder, scratch, manifest, changed, gone, details)
+            files = {name: path for name, path in files.items() if name not in gone}
+            files |= {path.relative_to(scratch).as_posix(): path for path in scratch.rglob("*") if path.is_file()}
+        yield Staged(files, withheld)
 
 
-def _address(staged: Staged, folder: Path, scratch: Path, address: str) -> None:
-    """Let the card name its repository, and the manifest state it beside its digest before, which children know."""
-    manifest = read_manifest(staged.files[FILE_NAME].parent)
-    before = (folder / CARD).read_text(encoding="utf-8")
-    if (text := address_card(before, get_address(manifest), address)) == before:
-        return
-    write_text(scratch / CARD, text)
-    about = {"sha256": sha256_file(scratch / CARD), "bytes": (scratch / CARD).stat().st_size}
-    outputs = [item.model_copy(update=about) if item.path == CARD else item for item in manifest.outputs]
-    stated = {"manifest": sha256_file(folder / FILE_NAME), **manifest.details.get("published", {})}
-    details = {**manifest.details, "published": {**stated, "repository": address}}
-    write_manifest(scratch, manifest.model_copy(update={"outputs": outputs, "details": details}))
-    staged.files.update({CARD: scratch / CARD, FILE_NAME: scratch / FILE_NAME})
+def _restate(
+    folder: Path, scratch: Path, manifest: Manifest, changed: list[str], gone: set[str], details: Json
+) -> None:
+    """Write the manifest and `croissant.json` of the files that were rewritten, and without those that are gone."""
+    outputs = {item.path: item for item in manifest.outputs if item.path not in gone}
+
+    def restate(name: str) -> None:
+        about = {"sha256": sha256_file(scratch / name), "bytes": (scratch / name).stat().st_size}
+        outputs[name] = outputs[name].model_copy(update=about)
+
+    for name in changed:
+        restate(name)
+    if CROISSANT in outputs and changed != [CARD]:
+        restate_croissant(folder / CROISSANT, scratch / CROISSANT, [outputs[name] for name in changed])
+        restate(CROISSANT)
+    update = {"outputs": list(outputs.values()), "details": {**manifest.details, **details}}
+    write_manifest(scratch, manifest.model_copy(update=update))
 
 
 def _find_guesses(folder: Path) -> dict[str, tuple[str, str]]:
@@ -123,43 +133,36 @@ def _find_guesses(folder: Path) -> dict[str, tuple[str, str]]:
     return guessed
 
 
-def _refuse_blocked_networks(folder: Path, manifest: Manifest) -> None:
-    """Raise UserError unless all blocks and other code in the networks of training runs may be redistributed."""
-    runs = [folder / item.path for item in manifest.outputs if item.path.split("/")[-1] == _NETWORK]
-    for network in runs if manifest.kind in _TRAINED else ():
-        blocks, own = _read_licenses(network)
-        for block, licenses in blocks.items():
-            if wrong := " AND ".join(find_blocking_licenses(licenses)):
-                raise UserError(
-                    f"{network}: holds {block}, whose license ({wrong}) is not known to permit redistribution;"
-                    " nothing was published: assemble the network from other blocks"
-                )
-        if wrong := " AND ".join(find_blocking_licenses(own)):
-            raise UserError(
-                f"{network}: its license ({wrong}) is not known to permit redistribution; nothing was published: if the"
-                " network is yours, state one in it, `# SPDX-License-Identifier: MIT`, and train it again"
-            )
+def _refuse_blocked_network(network: Path) -> None:
+    """Raise UserError unless all blocks and other code in the network of a training run may be redistributed.
 
-
-def _read_licenses(network: Path) -> tuple[dict[str, set[str]], set[str]]:
-    """Return the licenses of the blocks in a network's file, by its comments and its record, and its own licenses.
-
-    A network that was not assembled from a recipe must state a license.
+    The blocks are those of its comments and of its record. A network that was not assembled from a recipe must state a
+    license.
     """
-    run, by_block = network.parent, defaultdict[str, set[str]](set)
+    run, blocks = network.parent, defaultdict[str, set[str]](set)
     try:
         code = network.read_text(encoding="utf-8")
-        for block in find_inlined_blocks(code):
-            by_block[block.block].add(block.license)
-        record: TrainingRecord = TrainingRecord.model_validate_json((run / _RECORD).read_bytes())
-        for part in record.ingredients:
-            by_block[part.block].add(part.license)
+        record: TrainingRecord = TrainingRecord.model_validate_json((run / "record.json").read_bytes())
         assembled = json.loads(record.recipe)["model"] is not None
     except (OSError, ValueError, TypeError, KeyError) as error:  # ValidationError is a ValueError
         detail = str(error).splitlines()[0]
         raise UserError(f"{run}: not readable as a training run: {detail}; train it again") from error
-    own = set(read_head(code).licenses)
-    return dict(sorted(by_block.items())), own if own or assembled else {NOASSERTION}
+    parts: list[Inlined | Ingredient] = [*find_inlined_blocks(code), *record.ingredients]
+    for part in parts:
+        blocks[part.block].add(part.license)
+    own = set(read_head(code).licenses) or (set() if assembled else {NOASSERTION})
+    for block, licenses in (*sorted(blocks.items()), ("", own)):
+        if wrong := " AND ".join(find_blocking_licenses(licenses)):
+            what, advice = f"holds {block}, whose", "assemble the network from other blocks"
+            if not block:
+                what = "its"
+                advice = (
+                    "if the network is yours, state one in it, `# SPDX-License-Identifier: MIT`, and train it again"
+                )
+            raise UserError(
+                f"{network}: {what} license ({wrong}) is not known to permit redistribution; nothing was published:"
+                f" {advice}"
+            )
 
 
 #: The tables of a snapshot that contain networks, and the columns to empty if a network is withheld.
@@ -194,38 +197,47 @@ def _find_blocked_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str
     return blocked
 
 
-def _rewrite(source: Path, target: Path, change: Callable[[Json], Json]) -> bool:
+#: Returns a row, or the facts of a line, without what may not be redistributed.
+_Change = Callable[[Json], Json]
+
+
+def _rewrite(source: Path, target: Path, change: _Change) -> bool:
     """Write a table, or lines of JSON, with other rows; a line that does not change stays as it is.
 
-    Returns: whether one changed.
+    Returns: whether one changed; if not, nothing is left.
     """
     changed = False
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source.suffix != ".parquet":
+    if source.suffix == ".parquet":
+        with pq.ParquetFile(source) as file, open_writer(target, file.schema_arrow) as writer:
+            for batch in file.iter_batches(batch_size=500):
+                before = batch.to_pylist()
+                rows = [change(row) for row in before]
+                changed = changed or rows != before
+                writer.write_table(pa.Table.from_pylist(rows, file.schema_arrow))
+    else:
         with source.open(encoding="utf-8") as lines, target.open("w", encoding="utf-8", newline="\n") as out:
             for line in lines:
                 facts = json.loads(line)
                 if (after := change(facts)) != facts:
                     line, changed = json.dumps(after, sort_keys=True, ensure_ascii=False) + "\n", True
                 out.write(line)
-        return changed
-    with pq.ParquetFile(source) as file, open_writer(target, file.schema_arrow) as writer:
-        for batch in file.iter_batches(batch_size=_ROWS):
-            before = batch.to_pylist()
-            rows = [change(row) for row in before]
-            changed = changed or rows != before
-            writer.write_table(pa.Table.from_pylist(rows, file.schema_arrow))
+    if not changed:
+        target.unlink()
     return changed
 
 
-def _stage_without(
-    folder: Path, scratch: Path, manifest: Manifest, files: dict[str, Path], without: Mapping[str, tuple[str, str]]
-) -> Staged:
-    """Return the files without what may not be redistributed, with the manifest and `croissant.json` of these."""
-    gone: set[str] = set()
+def _plan_rewrites(
+    folder: Path, manifest: Manifest, without: Mapping[str, tuple[str, str]], gone: set[str]
+) -> dict[str, _Change]:
+    """Return how the files with what may not be redistributed change; `gone` receives the code files, which go."""
+    if manifest.kind == "snapshot":
 
-    def empty(emptied: Json, row: Json) -> Json:
-        return row | emptied if row["id"] in without else row
+        def empty(emptied: Json) -> _Change:
+            return lambda row: row | emptied if row["id"] in without else row
+
+        tables = {path: emptied for pattern, emptied in _EMPTIED.items() for path in folder.glob(pattern)}
+        return {path.relative_to(folder).as_posix(): empty(emptied) for path, emptied in tables.items()}
 
     def drop_code(row: Json) -> Json:
         """Remove the code of a block, and lines of it that errors quote, and note the names of its code files.
@@ -250,32 +262,6 @@ def _stage_without(
         motifs = (json.loads(algorithm) if isinstance(algorithm, str) else algorithm)["motifs"]
         return facts | {"algorithm": None, "summary": str(summary).rpartition("; ")[0] if motifs else summary}
 
-    changes: dict[str, Callable[[Json], Json]]
-    if manifest.kind == "snapshot":
-        noun, changes = "code", {}
-        for pattern, emptied in _EMPTIED.items():
-            tables = (path.relative_to(folder).as_posix() for path in folder.glob(pattern))
-            changes |= dict.fromkeys(tables, partial(empty, emptied))
-    else:
-        specs = (name for name in files if name == SPECS or name.startswith(SPEC_TABLES))
-        noun, changes = "block", {TABLE: drop_code, **dict.fromkeys(specs, drop_algorithm)}
-    rewritten = [name for name, change in changes.items() if _rewrite(folder / name, scratch / name, change)]
-    if not rewritten:
-        return Staged(files, ())
-    kept = {name: path for name, path in files.items() if name not in gone}
-    outputs = {item.path: item for item in manifest.outputs if item.path in kept}
-
-    def restate(name: str) -> Output:
-        kept[name] = path = scratch / name
-        return outputs[name].model_copy(update={"sha256": sha256_file(path), "bytes": path.stat().st_size})
-
-    outputs |= {name: restate(name) for name in rewritten}
-    if CROISSANT in outputs:
-        restate_croissant(folder / CROISSANT, scratch / CROISSANT, [outputs[name] for name in rewritten])
-        outputs[CROISSANT] = restate(CROISSANT)
-    kept[FILE_NAME] = scratch / FILE_NAME
-    counts = sorted(Counter(without.values()).items())
-    withheld = tuple(Withheld(source, license_, number, noun) for (source, license_), number in counts)
-    details = {**manifest.details, "withheld": [item.entry for item in withheld]}
-    write_manifest(scratch, manifest.model_copy(update={"outputs": list(outputs.values()), "details": details}))
-    return Staged(kept, withheld)
+    listed = (item.path for item in manifest.outputs)
+    specs = (name for name in listed if name == SPECS or name.startswith(SPEC_TABLES))
+    return {TABLE: drop_code, **dict.fromkeys(specs, drop_algorithm)}

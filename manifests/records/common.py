@@ -51,21 +51,10 @@ def _check_relative(path: str) -> str:
     return path
 
 
-#: Names that Pydantic keeps for its first version alone.
-_DEPRECATED = frozenset(
-    name
-    for name, member in vars(BaseModel).items()
-    if hasattr(getattr(member, "__func__", None) or getattr(member, "fget", None) or member, "__deprecated__")
-)
-
-
 class Record(BaseModel):
     """Base of all records: immutable, no unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__()} - _DEPRECATED)
 
 
 #: Plain messages by Pydantic's error type, or by the pattern that a text does not match.

@@ -1,6 +1,5 @@
 """A Hub in memory, as its client shows it, with faults to order; calls must fit the signatures of the real client."""
 
-import contextlib
 import hashlib
 import inspect
 import pickle
@@ -21,6 +20,8 @@ from huggingface_hub.hf_api import RepoFile
 from manifests.provenance.swhid import blob_sha1
 from manifests.publish.hub import Hub
 
+#: What happens at a call: a status; `drop` (no answer); `lose` (all is done, but the answer is lost); an act before it.
+Fault = int | str | Callable[[], object]
 LFS = (".parquet", ".png", ".bin")
 
 
@@ -31,11 +32,9 @@ class File:
 
     def entry(self, path: str) -> RepoFile:
         """As the Hub lists it: of a large file, the repository's own blob is a pointer."""
-        more = {"lfs": self.lfs_facts()} if self.lfs else {}
-        return RepoFile(path=path, size=len(self.data), oid=blob_sha1(b"pointer to " * self.lfs + self.data), **more)
-
-    def lfs_facts(self) -> dict[str, object]:
-        return {"oid": hashlib.sha256(self.data).hexdigest(), "size": len(self.data), "pointerSize": 100}
+        facts = {"oid": hashlib.sha256(self.data).hexdigest(), "size": len(self.data), "pointerSize": 100}
+        blob = blob_sha1(b"pointer to " * self.lfs + self.data)
+        return RepoFile(path=path, size=len(self.data), oid=blob, **({"lfs": facts} if self.lfs else {}))
 
 
 @dataclass
@@ -44,15 +43,13 @@ class Repo:
     trees: dict[str, dict[str, File]] = field(default_factory=dict)  # by commit
     branches: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
-    log: list[tuple[str, str]] = field(default_factory=list)  # branch and commit
-    titles: dict[str, str] = field(default_factory=dict)
+    log: list[tuple[str, str, str]] = field(default_factory=list)  # branch, commit, title
     card: dict[str, str] = field(default_factory=dict)
 
     def commit(self, branch: str, tree: dict[str, File], title: str = "Update") -> str:
-        content = f"{len(self.log)} {branch} {sorted((name, file.data) for name, file in tree.items())}"
-        oid = hashlib.sha1(content.encode()).hexdigest()
-        self.trees[oid], self.titles[oid], self.branches[branch] = tree, title, oid
-        self.log.append((branch, oid))
+        oid = hashlib.sha1(f"{len(self.log)} {branch} {sorted(tree.items(), key=str)}".encode()).hexdigest()
+        self.trees[oid], self.branches[branch] = tree, oid
+        self.log.append((branch, oid, title))
         return oid
 
     def files(self, revision: str = "main") -> dict[str, bytes]:
@@ -65,34 +62,18 @@ class Repo:
         return self.commit(branch, {name: file for name, file in old if name not in files} | new)
 
 
-@dataclass
-class Fault:
-    """What happens at the `nth` call of a kind, counted from 1, and at the `times - 1` that follow.
-
-    `what` is a status; or `drop` (no answer), `lose` (all is done, but the answer is lost); or something to do first.
-    """
-
-    kind: str
-    what: int | str | Callable[[], object]
-    nth: int = 1
-    times: int = 1
-
-
 def refuse(status: int, message: str, kind: type[HfHubHTTPError] = HfHubHTTPError) -> HfHubHTTPError:
     response = httpx.Response(status, request=httpx.Request("GET", "http://hub/api"))
     return kind(f"{status} Client Error\n\n{message}", response=response, server_message=message)
 
 
-_WRITES = ("create", "branch", "commit")
-
-
 class FakeHub:
-    """Repositories; `requests` counts the calls by kind. With a `store`, what is written is there for other processes."""
+    """Repositories; `requests` counts the calls. With a `store`, what is written is there for other processes."""
 
     def __init__(self, folder: Path, store: Path | None = None) -> None:
         self.folder, self.store, self.lock = folder, store, threading.RLock()
         self.repos: dict[str, Repo] = pickle.loads(store.read_bytes()) if store is not None and store.exists() else {}
-        self.faults: list[Fault] = []
+        self.faults: dict[str, Fault] = {}  # by call
         self.requests: Counter[str] = Counter()
         self.rights, self.message = "write", "ordered by the test"
 
@@ -108,111 +89,103 @@ class FakeHub:
         """A call of the client: checked against its signature, counted, and broken where that is ordered."""
         if name not in ANSWERS:
             raise AttributeError(name)
-        kind, answer = ANSWERS[name]
+        absent = dict.fromkeys(("revision", "local_dir", "parent_commit", "private"))
 
         def call(*arguments: Any, **named: Any) -> Any:
             given = inspect.signature(getattr(HfApi, name)).bind(None, *arguments, **named).arguments
-            absent = dict.fromkeys(("revision", "local_dir", "parent_commit", "private"))
             with self.lock:
-                return self._answer(kind, answer, Namespace(**{**absent, **given}))
+                return self._answer(name, Namespace(**{**absent, **given}))
 
         return call
 
-    def _answer(self, kind: str, answer: Callable[["FakeHub", Any], Any], given: Any) -> Any:
-        self.requests[kind] += 1
-        due = (fault for fault in self.faults if fault.kind == kind)
-        what = next((f.what for f in due if f.nth <= self.requests[kind] < f.nth + f.times), None)
-        if callable(what):
-            what()
-        elif isinstance(what, int):
-            raise refuse(what, self.message)
-        elif what == "drop":
+    def _answer(self, name: str, given: Any) -> Any:
+        self.requests[name] += 1
+        fault = self.faults.get(name)
+        if callable(fault):
+            fault()
+        elif isinstance(fault, int):
+            raise refuse(fault, self.message)
+        elif fault == "drop":
             raise httpx.ConnectError("the connection was dropped")
-        if kind in _WRITES and self.rights != "write":
+        if name.startswith("create") and self.rights != "write":
             raise refuse(*((403, "You don't have the rights to do this") if self.rights else (401, "who?")))
-        done = answer(self, given)
-        if kind in _WRITES and self.store is not None:
+        done = ANSWERS[name](self, given)
+        if name.startswith("create") and self.store is not None:
             new = self.store.with_suffix(".new")  # no name that a killed command would leave
             new.write_bytes(pickle.dumps(self.repos))
             new.replace(self.store)
-        if what == "lose":
+        if fault == "lose":
             raise httpx.ReadError("the answer was lost")
         return done
 
     def find(self, given: Any) -> tuple[Repo, str]:
-        repo = self.repos.get(given.repo_id)
+        repo, revision = self.repos.get(given.repo_id), given.revision or "main"
         if repo is None or (repo.private and not self.rights):
             raise refuse(404, "Repository not found", RepositoryNotFoundError)
-        revision = given.revision or "main"
         oid = repo.branches.get(revision) or repo.tags.get(revision) or revision
         if oid not in repo.trees:
             raise refuse(404, "Invalid rev id", RevisionNotFoundError)
         return repo, oid
 
 
-def list_refs(hub: FakeHub, given: Any) -> Any:
-    refs = {"branches": hub.find(given)[0].branches, "tags": hub.find(given)[0].tags}
+def list_refs(hub: FakeHub, at: Any) -> Any:
+    refs = {"branches": hub.find(at)[0].branches, "tags": hub.find(at)[0].tags}
     return Namespace(**{k: [Namespace(name=n, target_commit=c) for n, c in ref.items()] for k, ref in refs.items()})
 
 
-def info(hub: FakeHub, given: Any) -> Any:
-    repo, oid = hub.find(given)
+def get_info(hub: FakeHub, at: Any) -> Any:
+    repo, oid = hub.find(at)
     return Namespace(sha=oid, private=repo.private, card_data=Namespace(**repo.card))
 
 
-def commit(hub: FakeHub, given: Any) -> Any:
-    repo, oid = hub.find(given)
-    if given.parent_commit not in (None, oid):
+def commit(hub: FakeHub, at: Any) -> Any:
+    repo, oid = hub.find(at)
+    if at.parent_commit not in (None, oid):
         raise refuse(412, "A commit has happened since. Please refresh and try again.")
     tree = dict(repo.trees[oid])
-    for operation in given.operations:
+    for operation in at.operations:
         name = operation.path_in_repo
         if not isinstance(operation, CommitOperationAdd):
             del tree[name]
             continue
         with operation.as_file() as file:
             tree[name] = File(file.read(), name.endswith(LFS))
-    return Namespace(oid=repo.commit(given.revision, tree, given.commit_message))
+    return Namespace(oid=repo.commit(at.revision, tree, at.commit_message))
 
 
-def download(hub: FakeHub, given: Any) -> str:
-    repo, oid = hub.find(given)
-    path = Path(given.local_dir or hub.folder / oid, given.filename)
+def download(hub: FakeHub, at: Any) -> str:
+    repo, oid = hub.find(at)
+    path = Path(at.local_dir or hub.folder / oid, at.filename)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(repo.trees[oid][given.filename].data)
+    path.write_bytes(repo.trees[oid][at.filename].data)
     return str(path)
 
 
-def snapshot(hub: FakeHub, given: Any) -> str:
-    repo, oid = hub.find(given)
+def snapshot(hub: FakeHub, at: Any) -> str:
+    repo, oid = hub.find(at)
     for name in repo.trees[oid]:
-        with contextlib.suppress(ValueError):  # a name that no folder can hold
-            download(hub, Namespace(**{**vars(given), "filename": name}))
+        download(hub, Namespace(**{**vars(at), "filename": name}))
     return str(hub.folder / oid)
 
 
-def list_tree(hub: FakeHub, given: Any) -> Any:
-    repo, oid = hub.find(given)
+def list_tree(hub: FakeHub, at: Any) -> Any:
+    repo, oid = hub.find(at)
     return iter([file.entry(name) for name, file in sorted(repo.trees[oid].items())])
 
 
-def list_commits(hub: FakeHub, given: Any) -> list[Any]:
-    repo, oid = hub.find(given)
-    return [Namespace(commit_id=oid, title=repo.titles[oid])]
+def list_commits(hub: FakeHub, at: Any) -> list[Any]:
+    repo, head = hub.find(at)
+    return [Namespace(title=title) for _, oid, title in repo.log if oid == head]
 
 
-#: By method of the client the kind of the call, and the answer; those of `_WRITES` need the right to write.
-ANSWERS: dict[str, tuple[str, Callable[[FakeHub, Any], Any]]] = {
-    "list_repo_refs": ("refs", list_refs),
-    "list_repo_tree": ("tree", list_tree),
-    "list_repo_commits": ("commits", list_commits),
-    **dict.fromkeys(("repo_info", "dataset_info", "model_info"), ("info", info)),
-    "create_repo": (
-        "create",
-        lambda hub, at: at.repo_id in hub.repos or hub.make(at.repo_id, private=bool(at.private)),
-    ),
-    "create_branch": ("branch", lambda hub, at: hub.find(at)[0].branches.setdefault(at.branch, hub.find(at)[1])),
-    "create_commit": ("commit", commit),
-    "hf_hub_download": ("download", download),
-    "snapshot_download": ("snapshot", snapshot),
+ANSWERS: dict[str, Callable[[FakeHub, Any], Any]] = {
+    "list_repo_refs": list_refs,
+    "list_repo_tree": list_tree,
+    "list_repo_commits": list_commits,
+    **dict.fromkeys(("repo_info", "dataset_info", "model_info"), get_info),
+    "create_repo": lambda hub, at: at.repo_id in hub.repos or hub.make(at.repo_id, private=bool(at.private)),
+    "create_branch": lambda hub, at: hub.find(at)[0].branches.setdefault(at.branch, hub.find(at)[1]),
+    "create_commit": commit,
+    "hf_hub_download": download,
+    "snapshot_download": snapshot,
 }

@@ -20,7 +20,6 @@ from tests.builders import synthesis, training
 from train.ablation import FULL, close_study, open_study, read_study, run_name
 from train.data import Cifar10
 from train.model.contract import lemur_name
-from train.runs.run_folder import read_identity, write_run_manifest
 
 IMAGES = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
@@ -87,8 +86,7 @@ def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_run(folder: Path, *, page: bool = True, **changes: Any) -> Path:
-    record = training.write_finished(folder, data=IMAGES.label, data_sha256=IMAGES.sha256, **changes)
-    write_run_manifest(folder, record, read_identity(folder), IMAGES, None, Stopwatch(), page=page)
+    training.write_finished(folder, IMAGES, page=page, data_sha256=IMAGES.sha256, **changes)
     return folder
 
 

@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from manifests.folders.manifest import Stopwatch
 from manifests.records import TrainingRecord
+from train.data import Cifar10
 from train.model.recipe import Recipe
-from train.runs.job import EpochFigures, read_record
-from train.runs.run_folder import canonical_json, recipe_text, record_text
+from train.runs import run_folder
+from train.runs.job import EpochFigures
+from train.runs.run_folder import record_text
 
 TINY = (Path(__file__).parents[1] / "fixtures" / "train" / "tiny_net.py").read_text(encoding="utf-8")
 PRM = {"lr": 0.05, "momentum": 0.9, "dropout": 0.1}
@@ -68,14 +71,14 @@ def history(*accuracies: float | None) -> list[EpochFigures]:
     return [EpochFigures(epoch=n, val_accuracy=value, seconds=10.25, data_seconds=0.1, **steps) for n, value in rows]  # type: ignore[arg-type]
 
 
-def write_finished(folder: Path, code: str = TINY, **changes: Any) -> TrainingRecord:
-    """Write all files of a run but its manifest, with figures that go together."""
-    write_run(folder, code, **{"train_loss": 2.0, "steps": 704, **changes})
-    record: TrainingRecord = read_record(folder)
-    identity = {name: getattr(record, name) for name in ("code_sha256", "seed", "train_images", "device")}
-    stated = {"identity": {**identity, "held_out": 5000, "tested": True}, "weights_sha256": None}
-    (folder / "run.json").write_text(canonical_json(stated) + "\n")
-    (folder / "recipe.json").write_text(recipe_text(record))
+def write_finished(
+    folder: Path, data: Cifar10, library: Path | None = None, *, code: str = TINY, page: bool = True, **changes: Any
+) -> TrainingRecord:
+    """Write a whole run, of figures that go together."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = made_up_record(code, **{"train_loss": 2.0, "steps": 704, "data": data.label, **changes})
+    identity = {"seed": record.seed, "train_images": record.train_images, "held_out": 5000, "device": "cpu"}
+    run_folder.write_run(folder, code, record, identity, history(), data, library, Stopwatch(), page=page)
     return record
 
 

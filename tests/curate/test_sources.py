@@ -22,7 +22,6 @@ from curate.sources.services import HubDataset
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from manifests.folders.manifest import Input
-from manifests.publish.hub import Hub
 from tests.builders import extractions
 from tests.builders.fake_hub import FakeHub, Fault
 from tests.builders.source_rows import error_of, read, rows_of
@@ -225,7 +224,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 
 def open_hub(_hub: FakeHub, spec: str) -> HubDataset:
-    return HubDataset(spec, hub=Hub(delays=()))
+    return HubDataset(spec)
 
 
 def parquet(*rows: dict[str, Any]) -> bytes:
@@ -255,7 +254,7 @@ def test_hub_rows(hub: FakeHub) -> None:
         (f"hf://datasets/owner/name/data/{name}", hashlib.sha256(content).hexdigest(), len(content))
         for name, content in (("test.parquet", test), ("train.parquet", train))
     ]
-    assert hub.requests["download"] == 2
+    assert hub.requests["hf_hub_download"] == 2
 
 
 def test_hub_revision_and_finished_folder(hub: FakeHub) -> None:
@@ -286,16 +285,16 @@ def test_hub_without_networks(hub: FakeHub, files: dict[str, bytes], said: str) 
 @pytest.mark.parametrize(
     ("fault", "spec", "kind", "said"),
     [
-        (Fault("info", 503, times=9), "o/n", RetryableError, "ordered by the test; run the same command again"),
-        (Fault("info", 403), "o/n", UserError, ": no permission"),
-        (Fault("download", "drop", times=99), "o/n", RetryableError, "/a.csv: "),
+        (("dataset_info", 503), "o/n", RetryableError, "ordered by the test; run the same command again"),
+        (("dataset_info", 403), "o/n", UserError, ": no permission"),
+        (("hf_hub_download", "drop"), "o/n", RetryableError, "/a.csv: "),
         (None, "o/n@none", UserError, ": no such revision"),
         (None, "o/none", UserError, ": no such repository, or it is private"),
     ],
 )
-def test_hub_fails(hub: FakeHub, fault: Fault | None, spec: str, kind: type[UserError], said: str) -> None:
+def test_hub_fails(hub: FakeHub, fault: tuple[str, Fault] | None, spec: str, kind: type[UserError], said: str) -> None:
     hub.make("o/n").edit(**{"a.csv": b"nn,nn_code\na,x = 1\n"})
-    hub.faults += [fault] if fault else []
+    hub.faults |= [fault] if fault else {}
     with pytest.raises(UserError) as caught:
         rows_of(open_hub(hub, f"hf://datasets/{spec}"))
     assert type(caught.value) is kind

@@ -41,7 +41,7 @@ def test_what_is_not_permissive_does_not_leave(blocks: Path, tmp_path: Path) -> 
         for name, path in ready.files.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, tmp_path / name)
-    assert {item.license: item.blocks for item in ready.withheld} == {"GPL-3.0 AND MIT": 2, "NOASSERTION": 2}
+    assert {item["license"]: item["blocks"] for item in ready.withheld} == {"GPL-3.0 AND MIT": 2, "NOASSERTION": 2}
     rows = pq.read_table(tmp_path / "blocks.parquet").to_pylist()
     assert {row["name"] for row in rows if row["code"] is not None} == {"Plain", "Apache", "Reserved"}
     assert not any("Copyleft(" in path.read_text() for path in tmp_path.rglob("*.py"))

@@ -203,7 +203,7 @@ def test_publishing_goes_by_the_lean_licence_where_the_full_code_stays_out(tmp_p
         assert (row["lean_code"] is not None) == (license_ == "MIT")
         assert ("lean/beta@1.0/beta.blocks.Made.py" in ready.files) == (license_ == "MIT")
         assert "blocks/beta@1.0/beta.blocks.Made.py" not in ready.files
-        assert ready.withheld[0].license == "GPL-3.0-only"
+        assert ready.withheld[0]["license"] == "GPL-3.0-only"
 
 
 def test_publishing_goes_by_the_full_licence_where_the_full_code_is_published(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_publish_keeps_it_where_the_licence_is_not_permissive(sound: Path) -> No
     assert rows[before[1].block]["algorithm"] is None
     assert rows[before[1].block]["summary"] == after[1].summary
     assert rows[before[0].block]["algorithm"] is not None
-    assert {before[1].source} == {withheld.source for withheld in ready.withheld}
+    assert {before[1].source} == {withheld["source"] for withheld in ready.withheld}
 
 
 def test_blocks_that_compute_the_same_are_found(sound: Path) -> None:

@@ -80,7 +80,7 @@ def test_what_was_published_without_some_code_is_sound(folder: Path, tmp_path: P
     pulled = tmp_path / "pulled"
     gone = sum(row["code"] is None for row in pq.read_table(pulled / "blocks.parquet").to_pylist())
     kept = sum(row["code"] is None for row in pq.read_table(folder / "blocks.parquet").to_pylist())
-    assert gone - kept == sum(item.blocks for item in ready.withheld) > 0
+    assert gone - kept == sum(item["blocks"] for item in ready.withheld) > 0
     assert failed(pulled, refresh=False).keys() == failed(folder, refresh=False).keys()
     change_rows(pulled, lambda rows: [row.update(code=None) for row in rows])
     assert "blocks is missing" in failed(pulled)["blocks"]

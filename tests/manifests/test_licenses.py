@@ -40,6 +40,8 @@ TEXTS = {
     "MIT-0": MIT.partition("\n\n")[0] + '\nTHE SOFTWARE IS PROVIDED "AS IS"',
     "BSD-2-Clause": BSD,
     "BSD-3-Clause": BSD + "\nNeither the name of X may be used to endorse or promote products derived from this software",
+    "BSD-4-Clause": BSD + "\n3. All advertising materials mentioning features or use of this software must say so."
+    "\n4. Neither the name of X may be used to endorse or promote products derived from this software",
     "Apache-2.0": "Copyright 2018 Someone. All rights reserved.\n\n" + APACHE,
     "GPL-2.0": GPL.format(2, 1991) + "Activities other than copying, distribution and modification are not covered",
     "GPL-3.0": GPL.format(3, 2007) + "2. Basic Permissions.\n13. Use with the GNU Affero General Public License.",
@@ -91,6 +93,13 @@ def test_what_is_stated_comes_before_texts() -> None:
     assert find_license("MIT", [APACHE]) == "MIT"
     assert find_license(NOASSERTION, [MIT, APACHE, MIT, "?"]) == "Apache-2.0 AND MIT"
     assert find_license(NOASSERTION, ["?"]) == find_license(NOASSERTION, []) == NOASSERTION
+    for text in (
+        "For research only, non-commercial.",
+        "CC BY-NC 4.0",
+        "Business Source License 1.1",
+        "Do not distribute.",
+    ):
+        assert find_license(NOASSERTION, [MIT, text]) == NOASSERTION, "beside a license that permits it"
 
 
 def test_is_permissive() -> None:
@@ -115,6 +124,11 @@ def test_is_permissive_as_python_reads_it(expression: str) -> None:
     for name in ("GPL-3.0-only", "CC-BY-NC-4.0"):
         truth = truth.replace(name, "False")
     assert is_permissive(expression) is eval(truth.replace("MIT", "True").replace("BSD-3-Clause", "True"))
+
+
+@given(st.lists(expressions, min_size=1))
+def test_combined_they_are_permissive_if_each_is(each: list[str]) -> None:
+    assert is_permissive(combine_licenses(each)) is all(map(is_permissive, each))
 
 
 @given(st.text(max_size=300))

@@ -25,7 +25,7 @@ class Settings:
     names: Annotated[tuple[str, ...], Option("Names.", flag="--name", metavar="N", panel="Names")] = ()
     hidden: int = 3
     pairs: Annotated[tuple[tuple[str, int], ...], Option("Pairs.", read=parse_pair)] = ()
-    limit: Annotated[int | None, Option("At most.", least=1, after="jobs")] = None
+    limit: Annotated[int | None, Option("At most.", least=1)] = None
     check_it: Annotated[bool, Option("Check.")] = False
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ def command(calls: list[dict[str, Any]]) -> Any:
 def test_fields_stand_in_place_of_the_dataclass(command: Any) -> None:
     options = [option.opts[0] for option in command.params]
     assert [name for name in options if name not in ("--install-completion", "--show-completion")] == [
-        *("out", "--kind", "--name", "--pairs", "--check-it", "--jobs", "--limit", "--last")
+        *("out", "--kind", "--name", "--pairs", "--limit", "--check-it", "--jobs", "--last")
     ]
     assert all(not option.secondary_opts for option in command.params), "no flag has an opposite"
     (names,) = (option for option in command.params if option.opts == ["--name"])

@@ -11,14 +11,15 @@ from PIL import Image
 from lemur_core.files.errors import UserError
 from tests.builders.suites import read_table, table
 from tests.builders.training import TINY
-from train.check import CheckResult, CheckSettings, accuracy_to_time, check_nn, open_box
+from train.check import CheckResult, accuracy_to_time, check_nn, open_box
 from train.check_guest import TrainData, prepare, read_steps
 from train.data import Cifar10
 from train.data.sources import load_cifar10
 from train.model.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, lemur_name, transform_module
+from train.runs.resources import Resources
 
 PRM = {"lr": 0.1, "momentum": 0.9, "dropout": 0.0, "batch": 16, "transform": "norm_flip"}
-QUICK = CheckSettings(threads=1, images=640, wall_seconds=60, memory_bytes=2**30)
+ONE = Resources(threads=1, time_limit=60, memory_gib=1.0)
 
 LEARN = '        """Train for one epoch."""\n'
 IMPORT = "import torch\n"
@@ -34,13 +35,13 @@ Check = Callable[..., CheckResult]
 
 @pytest.fixture(scope="module")
 def check(data: Cifar10) -> Iterator[Check]:
-    with open_box(data) as box:
-        yield partial(check_nn, dataset=data, box=box)
+    with open_box(data, ONE) as box:
+        yield partial(check_nn, dataset=data, box=box, resources=ONE)
 
 
 @pytest.fixture(scope="module")
 def learned(check: Check) -> CheckResult:
-    return check(TINY, PRM, prefix="tiny", settings=QUICK)
+    return check(TINY, PRM, prefix="tiny")
 
 
 def with_learn(statement: str) -> str:
@@ -56,7 +57,7 @@ def test_what_a_check_gives_every_time(learned: CheckResult, check: Check) -> No
     assert 0.2 < learned.accuracy <= 1  # guessing gives 0.1
     assert learned.accuracy_to_time == accuracy_to_time(learned.accuracy, learned.duration)
     assert learned.code_quality == 1.0
-    again = check(TINY, PRM, settings=QUICK)
+    again = check(TINY, PRM)
     assert again.accuracy == learned.accuracy
     assert again.name == lemur_name(TINY)
     found = [accuracy_to_time(*one) for one in ((0.6, 10**11), (0.6, 2 * 10**11), (0.1, 5), (0.0, 5))]
@@ -80,21 +81,20 @@ def test_epochs_and_the_way_the_data_come(check: Check) -> None:
         "assert self.training and self.seen < self.prm['epoch'], f'epoch {self.seen} of {self.prm}'"
     )
     code = with_learn(told).replace("    self.device = device\n", "    self.device, self.prm = device, prm\n")
-    settings = CheckSettings(epochs=3, threads=1, images=40)
-    result = check(code, PRM, settings=settings)
+    result = check(code, PRM, epochs=3, images=40)
     assert result.status == "learn_failed"
     assert result.error is not None
     assert "AssertionError: epoch 3 of {" in result.error
     assert "'batch': 16" in result.error
     assert "'transform': 'norm_flip'" in result.error
-    assert result.error.endswith("(in learn(train_data), epoch 3, batches 16x3x32x32)")
+    assert result.error.endswith("; in learn(train_data), epoch 3, batches 16x3x32x32)")
 
 
 def test_low_accuracy_is_told(check: Check, data: Cifar10) -> None:
     counts = torch.bincount(data.test_labels[:100], minlength=10)
     rarest = f"torch.zeros(len(x), 10).index_fill(1, torch.tensor([{int(counts.argmin())}]), 1.0)"
     code = with_learn("return").replace("return self.classifier(self.features(x))", f"return {rarest}")
-    result = check(code, PRM, settings=CheckSettings(threads=1, images=500))
+    result = check(code, PRM, images=500)
     share = int(counts.min()) / 100
     assert (result.status, result.accuracy) == ("low_accuracy", share)
     assert result.error == f"accuracy {share:.4f} is at most 0.12: LEMUR would not store it"
@@ -108,8 +108,8 @@ FAULTS: dict[str, tuple[str, str, str]] = read_table(__file__, "check.md", "Faul
 def test_what_fails_and_why(check: Check, name: str) -> None:
     code, status, error = FAULTS[name]
     seconds = 2 if name == "endless" else 60
-    settings = CheckSettings(threads=1, images=16, wall_seconds=seconds, memory_bytes=2**29)
-    result = check(code, PRM, settings=settings)
+    limits = Resources(threads=1, time_limit=seconds, memory_gib=0.5)
+    result = check(code, PRM, images=16, resources=limits)
     assert result.status == status, result.error
     assert error in (result.error or "")
     assert "\n" not in (result.error or "")
@@ -119,14 +119,15 @@ def test_what_fails_and_why(check: Check, name: str) -> None:
 @table(__file__, "check.md", "Hyperparameters are looked at", globals())
 def test_hyperparameters_are_looked_at(check: Check, prm: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError) as raised:
-        check(TINY, prm, settings=CheckSettings(threads=1, images=16))
+        check(TINY, prm, images=16)
     assert line in str(raised.value)
 
 
 def test_other_requests_are_refused(data: Cifar10) -> None:
     requests: list[tuple[dict[str, Any], str]] = [
-        ({"settings": CheckSettings(epochs=0)}, "epochs: 0; at least 1 is needed"),
-        ({"settings": CheckSettings(images=641)}, r"images: 641; synthetic .* has 640 training images"),
+        ({"epochs": 0}, "epochs: 0; at least 1 is needed"),
+        ({"images": 641}, "images: 641, but 640 are left to train on"),
+        ({"resources": Resources(threads=0)}, "threads: 0; it must be greater than 0"),
     ]
     for asked, said in requests:
         with pytest.raises(UserError, match=said):

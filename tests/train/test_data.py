@@ -249,6 +249,8 @@ def labels_of(*labels: Any) -> pa.Table:
 
 
 GOOD = labels_of(0, 1, 2)
+IMG = "img (struct<bytes: binary, path: string>)"
+HAS = "CIFAR-10 has label, an integer, and img or image, bytes of PNG or JPEG"
 TABLES: dict[str, tuple[pa.Table, str]] = read_table(__file__, "data_faults.md", "Tables", globals())
 
 

@@ -12,16 +12,17 @@ from train.data.sources import load_cifar10
 from train.model.recipe import Recipe, Training
 from train.runs.job import TrainingJob
 from train.runs.loop import (
+    Arithmetic,
+    CountFlop,
     Descent,
     HardestImages,
     Lookahead,
     Loop,
     Muon,
+    choose_context,
     freeze_norm_weights,
-    make_average,
     start_as_identity,
 )
-from train.runs.process import Arithmetic, CountFlop, choose_context
 
 STEPS = 40
 
@@ -40,7 +41,7 @@ def groups_of(descent: Descent) -> list[dict[str, Any]]:
     return [group for optimizer in descent.optimizers for group in optimizer.param_groups]
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "onecycle", "linear", "constant"])
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
 @pytest.mark.parametrize("warm", [0.0, 0.25, 1.0])
 def test_schedules(schedule: str, warm: float) -> None:
     found = rates(schedule=schedule, warmup_fraction=warm)
@@ -51,17 +52,11 @@ def test_schedules(schedule: str, warm: float) -> None:
     assert max(found) == pytest.approx(0.5, rel=0.1)
     if warm:
         assert found[0] < 0.06
-    if schedule == "constant":
-        assert falling == pytest.approx([0.5] * len(falling))
-    elif warm < 1:
+    if warm < 1:
         assert falling[1:] == sorted(falling[1:], reverse=True)
         assert falling[-1] < 0.03
     for steps in (1, 2, 3, 9):
-        short = rates(steps, schedule=schedule)
-        assert all(map(math.isfinite, short))
-        if schedule == "onecycle" and steps == 9:  # its warm-up is one step, by whose length less 1 torch divides
-            assert max(short[:2]) == pytest.approx(0.5)
-            assert short[1:] == sorted(short[1:], reverse=True)
+        assert all(map(math.isfinite, rates(steps, schedule=schedule)))
     if schedule == "linear" and warm == 0:
         assert found == pytest.approx([0.5 * (1 - step / STEPS) for step in range(STEPS)])
     if schedule == "cosine" and warm == 0:
@@ -79,25 +74,7 @@ def test_only_matrices_decay(name: str) -> None:
     ]
 
 
-def test_averages_forget_the_first_weights_soon_and_leave_indices_and_masks() -> None:
-    net = nn.Linear(1, 1, bias=False)
-    net.register_buffer("index", torch.arange(225), persistent=False)
-    net.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
-    average = make_average(net, 0.9)
-    expected = 1.0
-    for step in range(1, 101):
-        net.weight.data.fill_(float(step))
-        average.update_parameters(net)
-        count = step - 1
-        decay = min(0.9, (1 + count) / (10 + count))
-        expected = decay * expected + (1 - decay) * step if count else 1.0
-        assert average.module.weight.item() == pytest.approx(expected)
-    assert expected == pytest.approx(100 - 9, abs=0.2)  # a line's average lags by decay / (1 - decay) steps
-    assert torch.equal(average.module.index, net.index)
-    assert torch.equal(average.module.mask, net.mask)
-
-
-TRAINING = Training(optimizer="muon", muon_learning_rate=0.5, schedule="constant", warmup_fraction=0.0)
+TRAINING = Training(optimizer="muon", muon_learning_rate=0.5, schedule="linear", warmup_fraction=0.0)
 
 
 def network() -> nn.Module:
@@ -149,13 +126,13 @@ def test_what_muon_trains_keeps_the_norm_of_an_orthogonal_matrix_and_biases_have
     net = nn.Sequential(nn.Conv2d(24, 32, 3), nn.BatchNorm2d(32)).to(memory_format=torch.channels_last)
     freeze_norm_weights(net)
     rates = {"muon_learning_rate": 0.01, "learning_rate": 0.1, "bias_rate": 64}
-    descent = Descent(net.parameters(), TRAINING.model_copy(update={"muon_unit": True, **rates}), 10)
+    descent = Descent(net.parameters(), TRAINING.model_copy(update={"muon_unit": True, **rates}), 10**6)
     for _ in range(3):
         descent.zero_grad()
         net(torch.randn(4, 24, 8, 8)).square().sum().backward()
         descent.step()
     assert float(net[0].weight.detach().norm()) == pytest.approx(32**0.5, rel=0.02)
-    assert sorted(group["lr"] for group in groups_of(descent)) == [0.01, 6.4]
+    assert sorted(group["lr"] for group in groups_of(descent)) == pytest.approx([0.01, 6.4], rel=1e-4)
     assert torch.equal(net[1].weight, torch.ones(32))
     assert not torch.equal(net[1].bias, torch.zeros(32))
 
@@ -270,7 +247,7 @@ def test_a_run_with_a_proxy_and_lookahead_goes_on_after_an_epoch(
         training__muon_unit=True, training__kept_part=0.5, training__lookahead=True, training__freeze_norm_weights=True,
         augmentation__independent=True, augmentation__flip="alternate",
     )  # fmt: skip
-    job = TrainingJob(NET, {}, recipe.to_json(), 0, str(data.folder), 0, 256, True, "cpu", 1, None, 600.0, "key")
+    job = TrainingJob(NET, {}, recipe.to_json(), 0, str(data.folder), 0, 256, "cpu", 1, None, 600.0, "key")
 
     def finish(folder: Path, epochs: int) -> tuple[object, object]:
         folder.mkdir(exist_ok=True)
@@ -282,12 +259,13 @@ def test_a_run_with_a_proxy_and_lookahead_goes_on_after_an_epoch(
             loop._end_epoch()
             return None, None
         loop.train()
-        return loop.finish()["weights_sha256"], loop.figures()
+        loop.finish()
+        return (folder / "weights.pt").read_bytes(), loop.figures()
 
-    digest, figures = finish(tmp_path / "whole", 2)
+    weights, figures = finish(tmp_path / "whole", 2)
     finish(tmp_path / "parts", 1)
     again, others = finish(tmp_path / "parts", 2)
-    assert digest == again
+    assert weights == again
     assert isinstance(figures, dict)
     assert isinstance(others, dict)
     assert (figures["steps"], figures["images_seen"]) == (6, 6 * 32)

@@ -23,8 +23,6 @@ from train.compose.candidates import open_library
 from train.data import Cifar10
 from train.model.recipe import Recipe
 from train.model.slots import Filler
-from train.runs.job import read_record
-from train.runs.run_folder import read_identity, write_run_manifest
 
 DATA = Cifar10("synthetic", "1" * 64, Path(), *(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4)) * 2)
 
@@ -43,13 +41,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def block_of(library: Path, name: str) -> Block:
-    block = open_library(library).find(name)
-    assert block is not None
-    return block
+    return open_library(library).find(name)
 
 
 def filler_of(block: Block) -> Filler:
-    return Filler(block.block, block.name, (), forms=(block,))
+    return Filler(block.block, block.name, (), block=block)
 
 
 def network_of(blocks: list[tuple[str, Block]]) -> str:
@@ -60,23 +56,22 @@ def network_of(blocks: list[tuple[str, Block]]) -> str:
     return "\n\n".join(["# Slot residual: preact_basic, built in.\nimport torch\n", *parts])
 
 
-def make_run(folder: Path, *blocks: tuple[str, Block], **changes: Any) -> TrainingRecord:
+def make_run(
+    folder: Path, library: Path | None, *blocks: tuple[str, Block], head: str = "", **changes: Any
+) -> TrainingRecord:
     names = [name for name in Ingredient.model_fields if name != "slot"]
     parts = tuple(Ingredient(slot=slot, **{name: getattr(block, name) for name in names}) for slot, block in blocks)
-    code = network_of(list(blocks))
-    record: TrainingRecord = training.write_finished(folder, code, ingredients=parts, data=DATA.label, **changes)
+    code = head + network_of(list(blocks))
+    record: TrainingRecord = training.write_finished(
+        folder, DATA, library, code=code, **{"ingredients": parts, **changes}
+    )
     return record
-
-
-def finish(folder: Path, library: Path | None) -> None:
-    write_run_manifest(folder, read_record(folder), read_identity(folder), DATA, library, Stopwatch())
 
 
 @pytest.fixture
 def run(library: Path, tmp_path: Path) -> Path:
     out = tmp_path / "run"
-    make_run(out, ("attention", block_of(library, "alpha.blocks.Attention")))
-    finish(out, library)
+    make_run(out, library, ("attention", block_of(library, "alpha.blocks.Attention")))
     return out
 
 
@@ -126,8 +121,7 @@ def test_what_is_no_parent(library: Path, tmp_path: Path, capsys: pytest.Capture
         ),
         ("other", [("attention", other)], library, f"has no {other.block} with that code"),
     ):
-        make_run(tmp_path / name, *blocks)
-        finish(tmp_path / name, folder)
+        make_run(tmp_path / name, folder, *blocks)
         assert read_manifest(tmp_path / name).parents == []
         assert said in capsys.readouterr().err
         assert faults(tmp_path / name) == {}
@@ -181,10 +175,8 @@ def test_a_network_with_a_block_that_may_not_leave_stays(
 ) -> None:
     """By the licenses of all sources of a block: by the record, or by the comments where that names no blocks."""
     out = tmp_path / "run"
-    make_run(out, *((slot, block_of(library, name)) for slot, name in blocks))
-    if not recorded:
-        change_json("record.json", ingredients=[])(out)
-    finish(out, library)
+    changes = {} if recorded else {"ingredients": ()}
+    make_run(out, library, *((slot, block_of(library, name)) for slot, name in blocks), **changes)
     with pytest.raises(UserError, match=reason) as caught, stage_files(out):
         pass
     assert "\n" not in str(caught.value)
@@ -197,11 +189,8 @@ def test_a_network_without_blocks_says_what_its_licence_is(
 ) -> None:
     """One that was assembled, of parts of torch alone, need not."""
     out = tmp_path / "run"
-    record = make_run(out)
-    (out / "net.py").write_text(line + (out / "net.py").read_text())
-    recipe = json.loads(record.recipe) | {"model": {} if assembled else None}
-    change_json("record.json", recipe=json.dumps(recipe))(out)
-    finish(out, None)
+    recipe = json.loads(training.RECIPE.to_json()) | {"model": {} if assembled else None}
+    make_run(out, None, head=line, recipe=json.dumps(recipe))
     if wrong is None or (assembled and not line):
         with stage_files(out) as ready:
             assert "net.py" in ready.files
@@ -224,8 +213,7 @@ def make_study(out: Path, library: Path) -> Records:
     open_study(out, PLAN)
     for seed in (0, 1):
         folder = out / "runs" / f"full-seed{seed}"
-        make_run(folder, ("attention", block_of(library, "alpha.blocks.Attention")), seed=seed)
-        write_run_manifest(folder, read_record(folder), read_identity(folder), DATA, library, Stopwatch(), page=False)
+        make_run(folder, library, ("attention", block_of(library, "alpha.blocks.Attention")), seed=seed, page=False)
     records: Records = read_study(out, PLAN)
     close_study(out, PLAN, records, DATA, library, Stopwatch())
     return records
@@ -251,6 +239,11 @@ def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_p
     records[FULL][1] = records[FULL][1].model_copy(update=stopped)
     close_study(out, PLAN, records, DATA, library, Stopwatch())
     assert not (out / "manifest.json").exists(), "a run can go on"
+    assert "| full | 2 (1 paused) |" in (out / "ablation.md").read_text()
+    stuck = {"status": "timeout", "error": "nothing was finished within 9 s"}
+    records[FULL][1] = records[FULL][1].model_copy(update=stuck)
+    close_study(out, PLAN, records, DATA, library, Stopwatch())
+    assert "| full | 2 (1 failed) |" in (out / "ablation.md").read_text(), "it cannot go on"
 
 
 def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path) -> None:
@@ -265,6 +258,6 @@ def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path)
     change_json("runs/full-seed1/record.json", test_accuracy=0.99)(out)
     refresh(out)
     found = faults(out)
-    assert "full-seed1: derived: record.json: is written otherwise" in found["runs"]
+    assert "full-seed1: derived: record.json, line 1: {" in found["runs"]
     assert "manifest: details.test_accuracy is 0.5512, not 0.99" in found["runs"]
-    assert "records.jsonl, line 2: test_accuracy is 0.5512, not 0.99" in found["derived"]
+    assert "records.jsonl, line 2: " in found["derived"]

@@ -1,13 +1,21 @@
-"""Assemble a network: take a recipe and an extraction folder, check the blocks, merge them into one file, run it."""
+"""Assemble a network: take a recipe and an extraction folder, check the blocks, merge them into one file, run it.
+
+After the blocks, the file has a factory for each slot, and LEMUR's contract around stem, stages and head. The template
+`network.py.jinja` has the text that does not depend on the recipe, and the places for the rest.
+"""
 
 import contextlib
 import json
 import re
 import textwrap
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
+from jinja2 import Environment, StrictUndefined, Template
+
+from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import comment_lines
@@ -18,33 +26,23 @@ from manifests.provenance.licenses import combine_licenses
 from manifests.records import Ingredient
 from train.compose.candidates import (
     NETWORK,
-    Answer,
     NetworkToProbe,
     choose,
+    foreign_imports,
+    list_builds,
     open_library,
     open_prober,
     probe,
     try_in_slots,
 )
-from train.compose.network_text import (
-    PREAMBLE,
-    drops,
-    hyperparameters,
-    network_imports,
-    network_text,
-    support_text,
-)
-from train.model.recipe import Network, Recipe, to_recipe
-from train.model.slots import NONE, SLOTS, Filler, list_widths
+from train.model.recipe import Network, Recipe, Slots, to_recipe
+from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_widths, suits
 
 _WRAP = 118
 _OURS = "MIT"  # license of the text between the blocks
 
-_IN_SHAPE, _CLASSES = (4, 3, 32, 32), 10  # of the final trial run
-
-#: The factories that can be passed to other fillers.
-_SHARED = ("norm", "activation")
-_OTHERS = ("stem", "residual", "attention", "stochastic_depth", "downsample", "head")
+#: In the order of their parts in the file.
+_ORDER = ("norm", "activation", "stem", "residual", "attention", "stochastic_depth", "downsample", "head")
 
 _HEADING = "The network."
 _STATED = set(Ingredient.model_fields) - {"slot"}
@@ -89,11 +87,9 @@ def assemble(
     recipe = to_recipe(recipe)
     chosen = choose_fillers(recipe, None if library is None else Path(library))
     with open_prober(unsafe=unsafe_no_sandbox) if box is None else contextlib.nullcontext(box) as opened:
-        code, prm, settled, ran = _assemble(recipe, chosen, opened)
-        if ran.cut:
-            # A minimized form holds what was observed of the block alone; inside the network it may need more.
-            full = {slot: replace(filler, forms=filler.forms[-1:]) for slot, filler in chosen.items()}
-            code, prm, settled, ran = _assemble(recipe, full, opened)
+        settled = _settle(chosen, recipe, opened)
+        code, prm = _render(recipe, settled)
+        (ran,) = probe(opened, NETWORK, [NetworkToProbe(code, prm)])
     name = recipe.model.name
     if not ran.fits:
         raise UserError(f"{name}: the assembled network does not run: {ran.reason}; change its slots or widths")
@@ -102,34 +98,19 @@ def assemble(
     return Network(name, code, prm, tuple(map(Ingredient.model_validate, stated)), recipe)
 
 
-def _assemble(recipe: Recipe, chosen: Fillers, box: CachedSandbox) -> tuple[str, dict[str, float], Fillers, Answer]:
-    """Return the file, its hyperparameters, the fillers as they fit, and the answer about the network."""
-    # The factories first: other blocks may take them as arguments.
-    settled = _settle({slot: chosen[slot] for slot in _SHARED}, recipe, box, PREAMBLE)
-    bundled = bundle(_parts(settled))
-    shared = _fill_slots(recipe, settled, bundled.names)
-    support = f"{bundled.text}\n\n{support_text(shared['norm'], shared['activation'])}"
-    others = {slot: filler for slot, filler in chosen.items() if slot in _OTHERS}
-    settled |= _settle(others, recipe, box, support)
-    code, prm = _render(recipe, settled)
-    (ran,) = probe(box, NETWORK, [NetworkToProbe(code, prm, _IN_SHAPE, [_CLASSES])])
-    return code, prm, settled, ran
-
-
 def choose_fillers(recipe: Recipe, folder: Path | None) -> Fillers:
     """Return what fills each slot of a recipe; nothing is run.
 
     Raises: UserError for an unknown block, or one without a folder.
     """
     library = open_library(folder) if folder is not None else None
-    slots = (*_SHARED, *_OTHERS)
-    return {slot: filler for slot in slots if (filler := choose(slot, recipe, library)) is not None}
+    return {slot: filler for slot in _ORDER if (filler := choose(slot, recipe, library)) is not None}
 
 
-def _settle(chosen: Fillers, recipe: Recipe, box: CachedSandbox, support: str) -> Fillers:
+def _settle(chosen: Fillers, recipe: Recipe, box: CachedSandbox) -> Fillers:
     """Return the fillers with the arguments that fit. Raises: UserError for the first that does not fit."""
-    tried = [(slot, filler, list_widths(slot, recipe.model)) for slot, filler in chosen.items()]
-    settled = {}
+    tried = [(slot, filler, list_widths(slot, recipe.model)) for slot, filler in chosen.items() if slot in SLOTS]
+    settled, support = dict(chosen), support_text(chosen["norm"], chosen["activation"])
     for (slot, _, widths), (filler, answer) in zip(tried, try_in_slots(box, tried, support), strict=True):
         if not answer.fits:
             shown = ", ".join(map(str, widths))
@@ -147,7 +128,7 @@ def _render(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, float]]:
     prm = hyperparameters(recipe, drops(filled))
     if prm["lr"] > 1:
         raise UserError(f"training.learning_rate: {prm['lr']}; the hyperparameters of LEMUR lie in 0..1")
-    found = {slot: settled[slot].block for slot in _OTHERS if slot in settled}
+    found = {slot: filler.block for slot, filler in settled.items()}
     named = [f"{slot.replace('_', ' ')} {block.name}" for slot, block in found.items() if block]
     about = f"Its blocks: {', '.join(named)}." if named else "All its parts are built in."
     text = network_text(recipe, filled, about)
@@ -171,8 +152,8 @@ def _blocks(recipe: Recipe, settled: Fillers) -> tuple[str, dict[str, str]]:
 
 
 def _parts(settled: Fillers) -> list[Part]:
-    fillers = [(slot, filler) for slot, filler in settled.items() if filler.codes[0]]
-    return [Part(slot, filler.target, filler.codes[0], provenance(slot, filler)) for slot, filler in fillers]
+    fillers = [(slot, filler) for slot, filler in settled.items() if filler.code]
+    return [Part(slot, filler.target, filler.code, provenance(slot, filler)) for slot, filler in fillers]
 
 
 def _fill_slots(recipe: Recipe, settled: Fillers, names: Mapping[str, str]) -> Fillers:
@@ -199,7 +180,7 @@ def header(recipe: Recipe, fillers: Fillers, prm: Mapping[str, float]) -> str:
         f"Prm:     {json.dumps(dict(prm), sort_keys=True)}",
         f"Stages:  {stages} (blocks x channels)",
     ]
-    for slot in SLOTS:
+    for slot in Slots.model_fields:
         filler = fillers.get(slot)
         origin = f" ({filler.block.license if filler.block else 'built in'})" if filler else ""
         lines.append(f"{slot:<17} {filler.use if filler else NONE}{origin}")
@@ -217,3 +198,157 @@ def provenance(slot: str, filler: Filler) -> tuple[str, ...]:
     if block is None:
         return (f"{SLOT_HEADING}{slot}: {filler.use}, built in.",)
     return provenance_lines(slot, block.name, block.model_dump())
+
+
+# --- the text of the network ------------------------------------------------------------------------------------------
+
+#: Imports for the calls of built-in parts.
+PREAMBLE = "import torch\nimport torch.nn as nn\n"
+
+_DONE = "(done - WARMUP_FRACTION) / (1 - WARMUP_FRACTION)"
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    return environment.from_string(Path(__file__).with_name("network.py.jinja").read_text(encoding="utf-8"))
+
+
+def support_text(norm: Filler, activation: Filler) -> str:
+    """Return the text of the factories that can be passed to fillers, with their imports."""
+    return f"{PREAMBLE}\n\n{_template().render(only_support=True, norm=norm, activation=activation)}"
+
+
+def drops(filled: Mapping[str, Filler]) -> bool:
+    """Return whether branches are dropped, by the slot's filler or by the residual block itself."""
+    return "stochastic_depth" in filled or "rate" in filled["residual"].names
+
+
+def network_imports(recipe: Recipe) -> list[str]:
+    """Return the imports that `network_text` needs."""
+    mixing = ["from torchvision.transforms import v2"] if _mixers(recipe) else []
+    counting = ["import math"] if "math." in _rate_factor(recipe) else []
+    return [*counting, *PREAMBLE.splitlines(), *mixing]
+
+
+def network_text(recipe: Recipe, filled: Mapping[str, Filler], about: str) -> str:
+    """Return the text after the blocks: constants, factories, `supported_hyperparameters`, `Net`."""
+    optional = {"attention": filled.get("attention"), "stochastic_depth": filled.get("stochastic_depth")}
+    return _template().render(
+        only_support=False,
+        model=recipe.model,
+        training=recipe.training,
+        augmentation=recipe.augmentation,
+        filled={**filled, **optional},
+        norm=filled["norm"],
+        activation=filled["activation"],
+        float32=any(filler.float32 for filler in filled.values()),
+        dropping=drops(filled),
+        names=list(hyperparameters(recipe, drops(filled))),
+        about=textwrap.fill(about, _WRAP, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False),
+        mixers=_mixers(recipe),
+        **_branch(filled),
+        rest=_rate_factor(recipe),
+    )
+
+
+def hyperparameters(recipe: Recipe, dropping: bool) -> dict[str, float]:
+    """Return the recipe's values under the names that the network supports."""
+    values = {"lr": recipe.training.learning_rate, "momentum": recipe.training.momentum}
+    return values | ({"stochastic_depth": recipe.model.stochastic_depth_rate} if dropping else {})
+
+
+def _branch(filled: Mapping[str, Filler]) -> dict[str, object]:
+    """Return the template values for the end of a residual branch: the calls, the new last module, and the formula."""
+    residual = filled["residual"]
+    ends = ["make_attention(channels)"] if "attention" in filled else []
+    formula = "attention(branch(x))" if ends else "branch(x)"
+    if "stochastic_depth" in filled:
+        ends.append("make_stochastic_depth(rate)")
+        formula = f"stochastic_depth({formula})"
+    end = residual.facts["branch_end"]
+    attribute = all(part.isidentifier() for part in end.split("."))
+    old = f"block.{end}" if attribute else f'block.get_submodule("{end}")'
+    inner = ends if residual.facts["empty_end"] else [old, *ends]
+    return {"ends": ends, "formula": formula, "attribute": attribute, "inner": inner}
+
+
+def _rate_factor(recipe: Recipe) -> str:
+    """Return the factor of the learning rate after the warm-up, as an expression of the fraction of steps done."""
+    training = recipe.training
+    done = _DONE if training.warmup_fraction else "done"
+    rest = f"1 - {done}" if training.schedule == "linear" else f"0.5 * (1 + math.cos(math.pi * {done}))"
+    return "1.0" if training.warmup_fraction == 1 else rest
+
+
+def _mixers(recipe: Recipe) -> list[str]:
+    """Return the constructor calls of the transforms that mix the images of a batch."""
+    augmentation = recipe.augmentation
+    if not augmentation.mix_probability:
+        return []
+    calls = []
+    if augmentation.mixup_alpha:
+        calls.append(f"v2.MixUp(alpha={augmentation.mixup_alpha!r}, num_classes=classes)")
+    if augmentation.cutmix_alpha:
+        calls.append(f"v2.CutMix(alpha={augmentation.cutmix_alpha!r}, num_classes=classes)")
+    return calls
+
+
+# --- the blocks that fit a slot ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCandidate:
+    """One block that was tried in a slot, with the outcome.
+
+    `binding`: the arguments that fit, or that got furthest; `facts`: the observations of the slot's check.
+    """
+
+    block: str
+    fits: bool
+    reason: str | None
+    binding: str
+    parameters: int | None
+    facts: Json
+
+    def line(self) -> str:
+        """Return one line to print."""
+        if not self.fits:
+            return f"no   {self.block}: {self.reason}"
+        facts = {name.replace("_", " "): value for name, value in self.facts.items() if value not in ("", False)}
+        texts = [f", {name}" if value is True else f", {name} {value}" for name, value in facts.items()]
+        return f"fits {self.block}({self.binding}): {self.parameters:,} parameters{''.join(texts)}"
+
+
+#: Where a block is tried that no recipe names.
+WIDTHS = (32, 128, 256)
+
+
+def list_candidates(
+    slot: str, folder: Path, widths: Sequence[int] = WIDTHS, *, unsafe: bool = False
+) -> list[SlotCandidate]:
+    """Return the blocks worth trying in a slot: those that fit first, then by parameter count and id.
+
+    Blocks are tried if their observed behavior makes a fit possible. Each result says that the block meets the slot's
+    contract at all these widths, or why it does not. Outcomes are cached.
+
+    Raises: UserError for an unknown folder, or if no sandbox is available.
+    """
+    library = open_library(folder)
+    tried = []
+    for spec in map(library.spec, library.facts):
+        block = library.block(spec.block) if suits(slot, spec) else None
+        if block is not None and block.code is not None and not foreign_imports(block):
+            filler = Filler(block.block, block.name, list_builds(slot, block, spec), block=block)
+            tried.append((slot, filler, widths))
+    support = support_text(BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"])
+    with open_prober(unsafe=unsafe, jobs=2) as box:
+        results = [
+            SlotCandidate(filler.use, True, None, answer.build, answer.parameters, dict(answer.facts))
+            if answer.fits
+            else SlotCandidate(filler.use, False, answer.reason, answer.build, None, {})
+            for filler, answer in try_in_slots(box, tried, support, f"{slot} candidates")
+        ]
+    return sorted(results, key=lambda result: (not result.fits, result.parameters or 0, result.block))

@@ -1,22 +1,19 @@
-"""Fillers for slots: the ones that a recipe names, and the blocks of an extraction folder that could be used.
+"""Fillers for slots: built-in parts and the blocks of an extraction folder, and the arguments to try them with.
 
 Whether a block fits is decided by running it in the sandbox, not by its name. Its constructor arguments are derived
 from the names of its parameters and from recorded values.
 """
 
 import ast
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from lemur_core.files import Json
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UserError, missing_name
 from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome
 from lemur_core.sandbox.cached import CachedSandbox, is_transient
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
@@ -27,27 +24,19 @@ from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.licenses import combine_licenses
 from manifests.provenance.parts import read_parts
 from manifests.records import Block, Spec, SpecArgument
-from train.compose.network_text import support_text
 from train.model.recipe import Recipe, Slot
-from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_built_ins, list_sizes, suits
+from train.model.slots import BUILT_IN, NONE, SLOTS, Filler, list_built_ins, list_sizes
 
-WIDTHS = (32, 128, 256)
 LIMITS = Limits(wall_seconds=120, cpu_seconds=45, memory_bytes=3 * 2**30)
 
 _ERROR_CHARACTERS = 200
 _NUMPY = ("import numpy", "from numpy")
 
 _SPECS = "specs.jsonl"
-_UNREAD = frozenset({"observed", "resolutions"})
-#: Columns of a block's row: of the full form, and the matching one of the minimized form.
-_FORMS = {
-    "code": "lean_code",
-    "code_sha256": "lean_sha256",
-    "n_lines": "lean_lines",
-    "requires": "lean_requires",
-    "license": "lean_license",
-}
-_NEAR = 5
+#: Of the minimized form, which holds for the calls that were recorded alone: a network may make others.
+_UNREAD = frozenset(
+    {"observed", "resolutions", "lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license"}
+)
 _SHOWN = 8
 
 
@@ -58,14 +47,12 @@ _SHOWN = 8
 class SlotLibrary:
     """The blocks of one extraction folder by id, as plain rows; records are built on request.
 
-    If a block has a minimized form, its row has code, requirements, license and digest of that form, and `full_facts`
-    those of the full one. The license covers all code in it, which may come from several sources.
+    The license of a block covers all code in it, which may come from several sources.
     """
 
     folder: Path
     rows: dict[str, Json]
     facts: dict[str, Json]
-    full_facts: dict[str, Json]
 
     def block(self, block: str) -> Block:
         """Return the record of an id, without the columns that are not read."""
@@ -75,18 +62,10 @@ class SlotLibrary:
         """Return the source-free spec of an id in `facts`."""
         return Spec.model_validate(self.facts[block])
 
-    def filler(self, block: Block, builds: tuple[str, ...]) -> Filler:
-        """Return a block with the arguments to try: its minimized form if there is one, then the full form."""
-        forms, full = [block], self.full_facts.get(block.block)
-        if full is not None and full["code"] is not None:  # absent if its license forbids publication
-            whole = Block.model_validate(self.rows[block.block] | full)
-            forms += [] if foreign_imports(whole) else [whole]
-        return Filler(block.block, block.name, builds, forms=tuple(forms))
-
-    def find(self, use: str) -> Block | None:
+    def find(self, use: str) -> Block:
         """Return the block with this id, or the only one whose id ends with it: a bare or dotted name, without version.
 
-        Raises: UserError if several blocks match.
+        Raises: UserError if none or several match.
         """
         if use in self.rows:
             return self.block(use)
@@ -100,14 +79,10 @@ class SlotLibrary:
         if len(ids) > 1:
             shown = ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
             raise UserError(f"{self.folder.name}: {len(ids)} blocks are named {use!r}: {shown}; use one of these ids")
-        return self.block(ids[0]) if ids else None
-
-    def near(self, use: str) -> list[str]:
-        """Return the ids of blocks with similar names."""
-        bare = use.rpartition("::")[2].rpartition(".")[2]
-        known = sorted({row["name"] for row in self.rows.values()})
-        names = difflib.get_close_matches(bare, known, _NEAR, 0.6)
-        return [block for name in names for block in sorted(self.rows) if self.rows[block]["name"] == name][:_NEAR]
+        if not ids:
+            known = sorted({row["name"] for row in self.rows.values()})
+            raise missing_name(f"{self.folder.name}: no block {use!r}", name.rpartition(".")[2], known)
+        return self.block(ids[0])
 
 
 def open_library(folder: Path) -> SlotLibrary:
@@ -133,14 +108,8 @@ def _read(folder: Path, _times: tuple[int, ...]) -> SlotLibrary:
             rows = {row["block"]: row for row in read_table([folder / TABLE], Block, columns).to_pylist()}
         for block in parts.block_sources.keys() & rows.keys():
             rows[block]["license"] = combine_licenses(parts.licenses(block, rows[block]["license"]))
-        full = {}
-        for block, row in rows.items():
-            minimized = {name: row.pop(lean) for name, lean in _FORMS.items()}
-            if minimized["code"] is not None:
-                full[block] = {name: row[name] for name in _FORMS}
-                row |= minimized
         facts = {spec["block"]: spec for spec in map(json.loads, read_text(folder / _SPECS).splitlines())}
-        library = SlotLibrary(folder, rows, facts, full)
+        library = SlotLibrary(folder, rows, facts)
         for read, ids in ((library.block, rows), (library.spec, facts)):
             for first in list(ids)[:1]:
                 read(first)
@@ -165,26 +134,26 @@ def choose(slot: str, recipe: Recipe, library: SlotLibrary | None) -> Filler | N
             raise UserError(f"{where}: {wanted.use!r} is built in and takes no arguments; leave them out")
         return part
     known = f"built in: {', '.join(map(repr, list_built_ins(slot)))}"
+    if slot not in SLOTS:
+        raise UserError(f"{where}: no part {wanted.use!r}; {known}; blocks fill {', '.join(SLOTS)}")
     if library is None:
         blocks = "for blocks, pass --in DIR, a folder written by `lemur extract`"
         raise UserError(f"{where}: no part {wanted.use!r}; {known}; {blocks}")
     try:
         block = library.find(wanted.use)
     except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-    if block is None:
-        near = library.near(wanted.use)
-        meant = f"did you mean {' or '.join(near)}?" if near else f"{library.folder.name} has no similar name"
-        raise UserError(f"{where}: no block {wanted.use!r}; {meant} ({known})")
+        raise UserError(f"{where}: {error} ({known})") from error
     if block.code is None or block.block not in library.facts:
         fault = block.error or "it has no code"
         raise UserError(f"{where}: {block.block} was not extracted: {fault}; use another block")
     if foreign := foreign_imports(block):
         only = "the network's file imports only torch: use another block"
         raise UserError(f"{where}: {block.block} needs {foreign}; {only}")
-    if wanted.arguments:
-        return library.filler(block, (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),))
-    return library.filler(block, list_builds(slot, block, library.spec(block.block)))
+    if not wanted.arguments:
+        builds = list_builds(slot, block, library.spec(block.block))
+    else:
+        builds = (build_from_recipe(slot, wanted.arguments, f"{where}.arguments"),)
+    return Filler(block.block, block.name, builds, block=block)
 
 
 def foreign_imports(block: Block) -> str:
@@ -201,8 +170,7 @@ class FillerToProbe:
     """Does a filler meet its slot's contract at these sizes? `support`: the text of the factories that builds name."""
 
     slot: str
-    strict: bool
-    codes: Sequence[str]
+    code: str
     target: str
     builds: Sequence[str]
     support: str
@@ -215,22 +183,15 @@ class NetworkToProbe:
 
     code: str
     prm: Mapping[str, float]
-    in_shape: Sequence[int]
-    out_shape: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Whether it fits: then the form and the build that fit, and what was observed; else why not.
-
-    `build` is the one that got furthest where none fits; `cut`: a minimized form may lack what is needed.
-    """
+    """Whether it fits: then the build that does, and what was observed; else why the best build does not."""
 
     fits: bool
     reason: str = ""
     build: str = ""
-    form: Annotated[int, Field(ge=0, le=1)] = 0
-    cut: bool = False
     parameters: int = 0
     facts: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
@@ -262,7 +223,7 @@ def probe(
 def try_in_slots(
     box: CachedSandbox, fillers: Sequence[tuple[str, Filler, Sequence[int]]], support: str, label: str = ""
 ) -> list[tuple[Filler, Answer]]:
-    """Try fillers in their slots, and return each, settled on the form and the arguments that fit, with its answer.
+    """Try fillers in their slots, and return each, settled on the arguments that fit, with its answer.
 
     Args: fillers: slot, filler, and the widths at which it must fit. support: the text of the factories. label: of the
         progress; none is shown if it is empty.
@@ -270,8 +231,7 @@ def try_in_slots(
     payloads = [
         FillerToProbe(
             slot,
-            bool(filler.forms),
-            filler.codes,
+            filler.code,
             filler.target,
             filler.builds,
             "\n".join([support, *filler.imports]),
@@ -282,62 +242,9 @@ def try_in_slots(
     settled = []
     for (_, filler, _), answer in zip(fillers, probe(box, replace(PROBE, label=label), payloads), strict=True):
         if answer.fits:
-            forms = filler.forms[answer.form :][:1]
-            filler = replace(filler, forms=forms, builds=(answer.build,), facts=dict(answer.facts))
+            filler = replace(filler, builds=(answer.build,), facts=dict(answer.facts))
         settled.append((filler, answer))
     return settled
-
-
-@dataclass(frozen=True, slots=True)
-class SlotCandidate:
-    """One block that was tried in a slot, with the outcome.
-
-    `binding`: the arguments that fit, or that got furthest; `facts`: the observations of the slot's check.
-    """
-
-    block: str
-    fits: bool
-    reason: str | None
-    binding: str
-    parameters: int | None
-    facts: Json
-
-    def line(self) -> str:
-        """Return one line to print."""
-        if not self.fits:
-            return f"no   {self.block}: {self.reason}"
-        facts = {name.replace("_", " "): value for name, value in self.facts.items() if value not in ("", False)}
-        texts = [f", {name}" if value is True else f", {name} {value}" for name, value in facts.items()]
-        return f"fits {self.block}({self.binding}): {self.parameters:,} parameters{''.join(texts)}"
-
-
-def candidates(slot: str, folder: Path, widths: Sequence[int] = WIDTHS, *, unsafe: bool = False) -> list[SlotCandidate]:
-    """Return the blocks worth trying in a slot: those that fit first, then by parameter count and id.
-
-    Blocks are tried if their observed behavior makes a fit possible. Each result says that the block meets the slot's
-    contract at all these widths, or why it does not. Outcomes are cached.
-
-    Raises: UserError for an unknown folder, or if no sandbox is available.
-    """
-    library = open_library(folder)
-    tried = []
-    for spec in map(library.spec, library.facts):
-        block = library.block(spec.block) if suits(slot, spec) else None
-        if block is not None and block.code is not None and not foreign_imports(block):
-            tried.append((slot, library.filler(block, list_builds(slot, block, spec)), widths))
-    with open_prober(unsafe=unsafe, jobs=2) as box:
-        results = [
-            SlotCandidate(filler.use, True, None, answer.build, answer.parameters, dict(answer.facts))
-            if answer.fits
-            else SlotCandidate(filler.use, False, answer.reason, answer.build, None, {})
-            for filler, answer in try_in_slots(box, tried, default_support(), f"{slot} candidates")
-        ]
-    return sorted(results, key=lambda result: (not result.fits, result.parameters or 0, result.block))
-
-
-def default_support() -> str:
-    """Return the text of the factories with the default built-in norm and activation."""
-    return support_text(BUILT_IN["norm"]["batch_norm"], BUILT_IN["activation"]["relu"])
 
 
 # --- constructor arguments of blocks in slots -------------------------------------------------------------------------
@@ -347,7 +254,7 @@ def _split_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Common parameter names for input channels, output channels, a rate, and the number of classes.
+#: Common parameter names for input channels, output channels, and a rate.
 _IN = _split_names(
     """
     in_channels in_chs in_planes inplanes inchannels in_channel in_chans in_ch in_c ch_in c_in c1 inp nin in_dim dim
@@ -362,21 +269,18 @@ _OUT = _split_names(
     """
 )
 _RATE = _split_names("drop_prob p drop drop_path_rate drop_rate drop_path rate prob stochastic_depth_prob")
-_CLASSES = _split_names("num_classes n_classes num_class classes nc out_features out_channels")
 
 #: Arguments that select a mode: the value that the slot requires.
-_MODES = {("stochastic_depth", "mode"): "'row'", ("downsample", "stride"): "2", ("stem", "stride"): "1"}
+_MODES = {("stochastic_depth", "mode"): "'row'", ("downsample", "stride"): "2"}
 
 #: Names that recorded expressions may use, because they mean the same in every file.
 _ALLOWED_NAMES = frozenset({"nn", "torch", "dict", "list", "tuple", "channels"})
 #: Values to try for an output-channels argument; in other slots it gets the input channels.
-_OUT_CHOICES = {"head": ["classes"], "stem": ["out_channels"], "downsample": ["channels", "out_channels"]}
+_OUT_CHOICES = {"downsample": ["channels", "out_channels"]}
 
 
 def list_builds(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
     """Return the argument lists to try, as Python text with the slot's names: the fewest arguments first."""
-    if slot == "activation":
-        return ("",)
     init = json.loads(block.arguments or "{}").get("init", {})
     positional = list(init.get("args", ()))
     order = [parameter.name for parameter in spec.constructor if parameter.kind == "positional"]
@@ -387,7 +291,7 @@ def list_builds(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
     parameters = [parameter for parameter in spec.constructor if parameter.kind in ("positional", "keyword")]
     required = {parameter.name for parameter in parameters if parameter.default is None}
     names = {parameter.name for parameter in parameters}
-    if SLOTS[slot].get("channels") == "channels" and not any(_find_role(slot, name, names) == "in" for name in names):
+    if "channels" in SLOTS[slot] and not any(_find_role(slot, name, names) == "in" for name in names):
         # No name identifies the channels: an equal value does.
         sizes = next(iter(spec.cases[0].inputs.values())).rpartition(" ")[2].split("×")
         recorded = {name: "channels" if value in sizes[1:2] else value for name, value in recorded.items()}
@@ -404,7 +308,7 @@ def list_builds(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
 def _choose(slot: str, parameters: list[SpecArgument], recorded: Mapping[str, str], out: str) -> dict[str, str] | None:
     """Return one set of arguments; None if a required argument has no value."""
     names = {parameter.name for parameter in parameters}
-    values = {"in": "in_channels" if slot == "stem" else "channels", "out": out, "rate": "rate", "classes": "classes"}
+    values = {"in": "channels", "out": out, "rate": "rate"}
     chosen: dict[str, str] = {}
     for parameter in parameters:
         role = _find_role(slot, parameter.name, names)
@@ -420,12 +324,10 @@ def _choose(slot: str, parameters: list[SpecArgument], recorded: Mapping[str, st
 
 
 def _find_role(slot: str, name: str, names: set[str]) -> str:
-    """Return the role of a parameter (`in`, `out`, `rate`, `classes` or empty), judged by all parameter names."""
+    """Return the role of a parameter (`in`, `out`, `rate` or empty), judged by all parameter names."""
     lower = name.lower()
     if slot == "stochastic_depth":
         return "rate" if lower in _RATE else ""
-    if slot == "head" and lower in _CLASSES:
-        return "classes"
     others = {other.lower() for other in names} - {lower}
     if lower in _OUT and (lower not in _IN or others & (_IN - _OUT)):
         return "out"

@@ -13,50 +13,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lemur_core.files import Json
 from lemur_core.sandbox.loader import load
-from lemur_core.sandbox.net import NetError, construct, execute, seed_all, step
+from lemur_core.sandbox.net import NetError, seed_all
 from lemur_core.sandbox.server.foreign import name_type, one_line, read_message
+from train.check_guest import explain, train_as_lemur
 
 #: Constructs a new module on each call; the argument is the rate at which a branch is dropped.
 Make = Callable[..., nn.Module]
 
 _SEED = 0
 _MESSAGE_CHARACTERS = 200
-#: In the reasons that a branch, a table entry or a method which a minimized form lacks may have.
-_CUT = ("left out of the lean form", "KeyError", "AttributeError")
-#: Messages for failures of the sandbox's own steps.
-_STEPS = {
-    "import_failed": "its file cannot be executed",
-    "no_net": "it cannot be constructed",
-    "construct_failed": "it cannot be constructed",
-}
-
 BATCH = 4
 SQUARES, SIZES = ((16, 16), (8, 8)), ((16, 16), (12, 8))  # heights and widths
 
 _ALIAS_LIMIT = 0.1  # of |output|, for an input of size 1 at the Nyquist frequency
 _BORDER = 2
 _DROP_BATCH, _DROP_RATES, _DEVIATIONS = 512, (0.5, 0.25), 5.0
-_NORM_SCALE, _NORM_TOLERANCE = 8.0, 0.05
 _MOST_CHILDREN = 48  # of a block, whose outputs are zeroed one after another
 _RATE = 0.2
 _MOST_GATE, _ROUNDING = 2.0, 1e-4  # what a gate multiplies with: twice a sigmoid is in use
 _SCALES = ((1.0, 8.0), (64.0, 512.0))  # at the larger ones, what saturates has saturated
 _CLOSE = 0.05
-
-_AFTER_ADDITION: dict[str, Callable[[Tensor], Tensor]] = {
-    "ReLU": functional.relu,
-    "LeakyReLU, slope 0.1": lambda x: functional.leaky_relu(x, 0.1),
-    "LeakyReLU": functional.leaky_relu,
-    "ReLU6": functional.relu6,
-    "GELU": functional.gelu,
-    "SiLU": functional.silu,
-    "Mish": functional.mish,
-    "Hardswish": functional.hardswish,
-}
 
 
 class SlotMismatch(Exception):  # noqa: N818 (an outcome, not a fault)
@@ -90,36 +69,21 @@ def name_error(error: BaseException) -> str:
 
 
 def probe_filler(payload: Json) -> Json:
-    """Try the forms of one filler, and the builds of each, in turn until one meets the slot's contract at all sizes.
+    """Try the builds of one filler in turn until one meets the slot's contract at all sizes.
 
     Args:
-        payload: `slot`; `codes`, closed files or one empty text: a further one is tried only if the first fails by what
-            a minimized form leaves out; `target` and `builds`, as in `train.model.slots.Filler`; `support`, the text of
-            the factories that builds may name; `sizes`, the values that they may name; `strict`.
+        payload: `slot`; `code`, a closed file or empty; `target` and `builds`, as in `train.model.slots.Filler`;
+            `support`, the text of the factories that builds may name; `sizes`, the values that they may name.
 
-    Returns: the form and the build that fit, parameters and facts; else the reason of the first form's build that got
-        furthest.
+    Returns: the build that fits, parameters and facts; else the reason of the build that got furthest.
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    failed: Json = {}
-    for form, code in enumerate(payload["codes"]):
-        answer = _fit(payload, code)
-        if answer["fits"]:
-            return answer | {"form": form}
-        failed = failed or answer
-        if not failed["cut"]:
-            break
-    return failed
-
-
-def _fit(payload: Json, code: str) -> Json:
-    """Return the answer about one form of a filler."""
     target = payload["target"]
     try:
         scope = vars(load(payload["support"], "factories")).copy()
-        if code:
-            scope[target] = getattr(load(code, "filler"), target)
+        if payload["code"]:
+            scope[target] = getattr(load(payload["code"], "filler"), target)
     except Exception as error:  # noqa: BLE001 (whatever foreign code raises is an outcome)
         return _refuse(f"its file cannot be executed: {name_error(error)}")
     values = set(payload["sizes"][0]) | {"rate"}
@@ -136,8 +100,8 @@ def _fit(payload: Json, code: str) -> Json:
 
 
 def _refuse(reason: str, build: str = "") -> Json:
-    """Return the answer that it does not fit. What a minimized form leaves out may explain some of the errors."""
-    return {"fits": False, "reason": reason, "build": build, "cut": any(word in reason for word in _CUT)}
+    """Return the answer that it does not fit."""
+    return {"fits": False, "reason": reason, "build": build}
 
 
 def _fit_at_all_sizes(payload: Json, scope: dict[str, Any], build: str) -> Json:
@@ -145,7 +109,7 @@ def _fit_at_all_sizes(payload: Json, scope: dict[str, Any], build: str) -> Json:
     facts: Json = {}
     for values in payload["sizes"]:
         make = _constructor(f"{payload['target']}({build})", scope, values)
-        observed = CHECKS[payload["slot"]](make, {**values, "strict": payload["strict"], "names": names_in(build)})
+        observed = CHECKS[payload["slot"]](make, {**values, "names": names_in(build)})
         for name, value in observed.items():
             before = facts.setdefault(name, value)
             what = f"{name.replace('_', ' ')} {before} and {value}"
@@ -176,41 +140,20 @@ def names_in(build: str) -> set[str]:
 
 
 def probe_network(payload: Json) -> Json:
-    """Construct an assembled network as LEMUR does, and run it in eval and train mode, and through one `learn`.
+    """Train an assembled network for one epoch of four random images, as LEMUR's trainer does, and evaluate it.
 
-    Args: payload: `code`, `prm`, `in_shape`, `out_shape`.
-    Returns: `{"fits": true, "parameters": …}`, or `{"fits": false, "reason": …}`.
+    Args: payload: `code`, `prm`.
+    Returns: `{"fits": true}`, or `{"fits": false, "reason": …}`.
     """
     torch.set_num_threads(1)
     seed_all(_SEED)
-    shape, classes = tuple(payload["in_shape"]), int(payload["out_shape"][0])
-
-    def scores() -> Tensor:
-        output = net(images)
-        if not isinstance(output, Tensor) or tuple(output.shape) != (shape[0], classes):
-            raise ValueError(f"the output is {tuple(getattr(output, 'shape', ()))}, not {(shape[0], classes)}")
-        if not bool(torch.isfinite(output).all()):
-            raise ValueError("the output is not finite")
-        return output
-
+    images, labels = torch.randint(256, (BATCH, 3, 32, 32), dtype=torch.uint8), torch.randint(10, (BATCH,))
+    prm = {**payload["prm"], "batch": BATCH, "transform": "norm", "epoch": 1}
     try:
-        net = construct(execute(payload["code"]), shape, (classes,), payload["prm"])
-        images, labels = torch.randn(shape), torch.randint(classes, shape[:1])
-        with step("it does not run in eval mode"), torch.no_grad():
-            net.eval()
-            scores()
-        with step("it does not run in train mode"):
-            net.train()
-            torch.autograd.backward(functional.cross_entropy(scores(), labels))
-        with step("it does not learn"):
-            net.train_setup(payload["prm"])
-            net.learn([(images, labels)])
-            net.eval()
-            scores()
+        train_as_lemur(payload["code"], prm, (images, labels), (images, labels), 1)
     except NetError as error:
-        failed = error.step or error.category
-        return _refuse(f"{_STEPS.get(failed, failed)}: {error.what}")
-    return {"fits": True, "parameters": sum(parameter.numel() for parameter in net.parameters())}
+        return _refuse(explain(error))
+    return {"fits": True}
 
 
 # --- what every filler must do ----------------------------------------------------------------------------------------
@@ -233,14 +176,6 @@ def run_once(module: nn.Module, inputs: Tensor, mode: str = "") -> Tensor:
     if not isinstance(output, Tensor):
         raise SlotMismatch(1, f"gives {type(output).__name__}, not a tensor")
     return output
-
-
-def output_shape(module: nn.Module, shape: Sequence[int]) -> torch.Size:
-    """Return the shape of the module's output in eval mode. Raises: SlotMismatch."""
-    with torch.no_grad():
-        output = run_once(module.eval(), random_input(shape))
-    require(output.dim() == len(shape), f"gives {size_text(output.shape)} for {size_text(shape)}", 2)
-    return output.shape
 
 
 def run_filler(make: Make, shape: Sequence[int], expected: Sequence[int] | None = None, gradients: bool = True) -> None:
@@ -297,15 +232,6 @@ def with_nonzero_parameters(module: nn.Module) -> nn.Module:
 # --- the slots --------------------------------------------------------------------------------------------------------
 
 
-def check_stem(make: Make, values: Json) -> Json:
-    """Check that images become maps with the channels of the first stage, and keep height and width."""
-    into = values["in_channels"]
-    halved = output_shape(make(), (BATCH, into, 16, 16))[2] == 8
-    require(not (halved and values["strict"]), "halves height and width; a stem keeps them", 2)
-    run_on_maps(make, into, SQUARES, values["out_channels"], 1 + halved)
-    return {"stride": 1 + halved}
-
-
 def check_residual(make: Make, values: Json) -> Json:
     """Check that it keeps the shape, and that zeroing the output of one child, the branch's end, makes it the identity.
 
@@ -317,22 +243,12 @@ def check_residual(make: Make, values: Json) -> Json:
     if "rate" in values["names"]:
         run_on_maps(lambda: make(rate=_RATE), channels, SQUARES[:1])
     module, inputs = with_nonzero_parameters(make()), random_input((2, channels, 8, 8))
-    ran = _children_run(module, inputs)
-    after: str | None = None
-    for name in reversed(ran[-_MOST_CHILDREN:]):
-        output = _without(module, [name], inputs)
-        if output is not None and torch.equal(output, inputs):
+    for name in reversed(_children_run(module, inputs)[-_MOST_CHILDREN:]):
+        if _is_identity_without(module, name, inputs):
             _attach(make().eval(), name, inputs)
             return {"branch_end": name, "empty_end": type(module.get_submodule(name)) is nn.Identity}
-        if output is not None and after is None:
-            after = next((kind for kind, act in _AFTER_ADDITION.items() if torch.equal(output, act(inputs))), None)
-    if after:
-        raise SlotMismatch(3, f"an activation after the addition ({after}): the shortcut is not the identity")
-    silent = _without(module, ran, inputs)
-    if silent is not None and torch.equal(silent, inputs):
-        several = "only zeroing several at once makes the block the identity"
-        raise SlotMismatch(3, f"no single child ends the branch: {several}")
-    raise SlotMismatch(3, "has no identity shortcut: zeroing the outputs of its children does not return the input")
+    what = "its shortcut is not the identity, several children end its branch, or an activation follows the addition"
+    raise SlotMismatch(3, f"zeroing the output of no single child makes it the identity: {what}")
 
 
 def _children_run(module: nn.Module, inputs: Tensor) -> list[str]:
@@ -348,14 +264,14 @@ def _children_run(module: nn.Module, inputs: Tensor) -> list[str]:
     return [name for name, keeps in ended if keeps and names.count(name) == 1]
 
 
-def _without(module: nn.Module, names: Sequence[str], inputs: Tensor) -> Tensor | None:
-    """Return the output with the outputs of some children zeroed; None if it cannot run like that."""
+def _is_identity_without(module: nn.Module, name: str, inputs: Tensor) -> bool:
+    """Return whether it returns its input when the output of this child is zeroed."""
     try:
-        with torch.no_grad(), _hooks(module, names, lambda _name, output: torch.zeros_like(output)):
+        with torch.no_grad(), _hooks(module, [name], lambda _name, output: torch.zeros_like(output)):
             output = module(inputs.clone())
-    except Exception:  # noqa: BLE001 (foreign code: these children do not end the branch)
-        return None
-    return output if isinstance(output, Tensor) else None
+    except Exception:  # noqa: BLE001 (foreign code: this child does not end the branch)
+        return False
+    return isinstance(output, Tensor) and torch.equal(output, inputs)
 
 
 @contextlib.contextmanager
@@ -423,9 +339,7 @@ def check_downsample(make: Make, values: Json) -> Json:
     """
     channels, changes = values["channels"], "out_channels" in values["names"]
     wanted = values["out_channels" if changes else "channels"]
-    out = output_shape(make(), (BATCH, channels, 16, 16))[1]
-    require(out == wanted, f"gives {out} channels for {channels}, not {wanted}", 2)
-    run_on_maps(make, channels, SQUARES, out, 2)
+    run_on_maps(make, channels, SQUARES, wanted, 2)
     return {"antialiased": _is_antialiased(make().eval(), channels), "changes_channels": changes}
 
 
@@ -445,36 +359,6 @@ def _is_antialiased(module: nn.Module, channels: int) -> bool:
     steady = any(True for _ in module.parameters()) or abs(constant - 1) < 1e-3
     even = bool(torch.allclose(level, level[:, :, :1, :1].expand_as(level), atol=1e-4))
     return even and steady and max(float(wave.abs().mean()) for wave in waves) < _ALIAS_LIMIT * constant
-
-
-def check_norm(make: Make, values: Json) -> Json:
-    """Check that it keeps the shape, and that its output hardly depends on the scale of its input."""
-    run_on_maps(make, values["channels"], SIZES)
-    inputs = random_input((BATCH, values["channels"], 8, 8))
-    with torch.no_grad():
-        plain, scaled = make().train()(inputs.clone()), make().train()(inputs * _NORM_SCALE)
-    close = float((plain - scaled).abs().max()) <= _NORM_TOLERANCE * float(plain.abs().max())
-    require(close, f"does not normalise: {_NORM_SCALE:g} times its input gives another output")
-    return {}
-
-
-def check_activation(make: Make, values: Json) -> Json:
-    """Check that it keeps the shape, works elementwise, and is not linear."""
-    shape = (BATCH, values["channels"], 8, 8)
-    run_filler(make, shape)
-    module = make().eval()
-    inputs, other = random_input(shape), random_input(shape, seed=2)
-    order = torch.randperm(inputs.numel(), generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        output = module(inputs.clone())
-        shuffled = module(inputs.flatten()[order].reshape(shape).clone())
-        both = module(inputs + other)
-        added = output + module(other.clone())
-    elementwise = torch.allclose(output.flatten()[order].reshape(shape), shuffled, atol=1e-6)
-    require(elementwise, "is not elementwise: permuting elements changes their values")
-    require(not torch.equal(output, inputs), "gives its input back unchanged in eval mode")
-    require(not torch.allclose(both, added, atol=1e-4), "is linear")
-    return {}
 
 
 def check_stochastic_depth(make: Make, values: Json) -> Json:
@@ -515,20 +399,9 @@ def _check_dropping(inputs: Tensor, output: Tensor, rate: float) -> None:
     require(abs(share - rate) <= _DEVIATIONS * spread, f"drops {share:.0%} of the samples at rate {rate}")
 
 
-def check_head(make: Make, values: Json) -> Json:
-    """Check that maps of any size become one value per class."""
-    for height, width in SQUARES:
-        run_filler(make, (BATCH, values["channels"], height, width), (BATCH, values["classes"]))
-    return {}
-
-
 CHECKS: dict[str, Callable[[Make, Json], Json]] = {
-    "stem": check_stem,
     "residual": check_residual,
     "attention": check_attention,
     "downsample": check_downsample,
-    "norm": check_norm,
-    "activation": check_activation,
     "stochastic_depth": check_stochastic_depth,
-    "head": check_head,
 }

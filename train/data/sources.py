@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
@@ -168,10 +167,9 @@ def _download(spec: str) -> Path:
     """
     repo, revision = parse_dataset(spec)
     files = [f"{place}{split}*.parquet" for place in ("", "*/") for split in SPLITS]
-    hub = Hub(delays=())  # the client itself tries a download again
+    hub = Hub()
     fetch = partial(hub.api().snapshot_download, repo, repo_type="dataset", revision=revision, allow_patterns=files)
-    with hub.session():
-        return Path(hub.call(spec, fetch, again="finished downloads are kept; or pass a folder"))
+    return Path(hub.call(spec, fetch, again="finished downloads are kept; or pass a folder"))
 
 
 def _open_parquet(folder: Path, name: str) -> ImageSource:
@@ -228,31 +226,33 @@ def _read_cells(file: Path) -> tuple[NDArray[np.int64], list[Encoded]]:
     """Return the labels and the encoded images of a file, with their rows."""
     try:
         with pq.ParquetFile(file) as opened:
-            names = opened.schema_arrow.names
-            found = [name for name in names if name in _IMAGE_NAMES]
-            if len(found) != 1 or names.count("label") != 1:
-                raise UserError(f"{file}: has the columns {', '.join(names)}; CIFAR-10 has label, and img or image")
-            table = opened.read(columns=[*found, "label"])
+            schema = opened.schema_arrow
+            named = [field.name for field in schema if _is_image(field)]
+            kinds = [field.type for field in schema if field.name == "label"]
+            if len(named) != 1 or len(kinds) != 1 or not pa.types.is_integer(kinds[0]):
+                columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
+                wanted = "CIFAR-10 has label, an integer, and img or image, bytes of PNG or JPEG"
+                raise UserError(f"{file}: has the columns {columns}; {wanted}")
+            table = opened.read(columns=[*named, "label"])
     except (pa.ArrowException, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(f"{file}: not a complete Parquet file: {reason}; get it again") from error
-    image, labels, images = found[0], table.column("label"), table.column(found[0])
-    if not pa.types.is_integer(labels.type):
-        raise UserError(f"{file}: column label holds {labels.type}, not integers from 0 to 9")
-    if pa.types.is_struct(images.type) and "bytes" in {field.name for field in images.type}:
-        images = pc.struct_field(images, "bytes")
-    if not (pa.types.is_binary(images.type) or pa.types.is_large_binary(images.type)):
-        raise UserError(f"{file}: column {image} holds {images.type}, not images as PNG or JPEG bytes")
-    for column, fault in ((labels, "label is missing"), (images, f"{image} holds no bytes")):
-        if column.null_count:
-            raise UserError(f"{file}, row {column.is_null().to_pylist().index(True)}: {fault}; get the file again")
-    values = labels.to_numpy()
-    wrong = np.flatnonzero((values < 0) | (values >= CLASSES))
-    if len(wrong):
-        row = int(wrong[0])
-        more = "those of CIFAR-10 are 0 to 9: is it another data set?"
-        raise UserError(f"{file}, row {row}: label {values[row]}; {more}")
-    return values.astype(np.int64), [(cell, f"{file}, row {row}") for row, cell in enumerate(images.to_pylist())]
+    labels, images = table.column("label").to_pylist(), table.column(named[0]).to_pylist()
+    for row, (label, image) in enumerate(zip(labels, images, strict=True)):
+        if label not in range(CLASSES):
+            raise UserError(f"{file}, row {row}: label {label}; those of CIFAR-10 are 0 to 9")
+        encoded = image["bytes"] if isinstance(image, dict) else image
+        if encoded is None:
+            raise UserError(f"{file}, row {row}: {named[0]} holds no bytes; get the file again")
+        images[row] = encoded, f"{file}, row {row}"
+    return np.array(labels, np.int64), images
+
+
+def _is_image(field: pa.Field) -> bool:
+    kind = field.type
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    return field.name in _IMAGE_NAMES and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def decode_images(images: Sequence[Encoded]) -> NDArray[np.uint8]:

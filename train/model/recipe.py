@@ -51,7 +51,10 @@ class Slot(_FrozenRecipePart):
 
 
 class Slots(_FrozenRecipePart):
-    """The slots of the network; `none` leaves out attention or stochastic depth."""
+    """The slots of the network; `train.model.slots` has the four for blocks, and the built-in parts of all.
+
+    `none` leaves out attention or stochastic depth.
+    """
 
     stem: Slot = Slot(use="conv3x3")
     residual: Slot = Slot(use="preact_basic")
@@ -84,7 +87,7 @@ class ModelSettings(_FrozenRecipePart):
     widths: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = (32, 128, 256)
     depths: tuple[Annotated[int, Field(ge=0, le=200)], ...] = (0, 2, 2)
     stochastic_depth_rate: Rate = Field(default=0.1, description="of the last block; grows linearly from 0")
-    transition: Literal["pool_conv", "conv_pool", "conv_max_pool"] = Field(
+    transition: Literal["pool_conv", "conv_max_pool"] = Field(
         default="pool_conv", description="order between stages; max: of 2 x 2 at stride 1, arXiv:1904.11486, section 3"
     )
 
@@ -111,11 +114,9 @@ class Training(_FrozenRecipePart):
     muon_weight_decay: NotNegative = Field(default=0.0, description="of what Muon trains, decoupled")
     momentum: Rate = Field(default=0.9, description="of SGD with Nesterov momentum")
     weight_decay: NotNegative = Field(default=5e-4, description="of weights with two or more dimensions")
-    schedule: Literal["cosine", "onecycle", "linear", "constant"] = "cosine"
+    schedule: Literal["cosine", "linear"] = "cosine"
     warmup_fraction: Fraction = Field(default=0.1, description="part of all steps in which the rate grows from near 0")
     label_smoothing: Rate = 0.1
-    ema_decay: Rate = Field(default=0.0, description="of the averaged weights, a step; 0: none are kept")
-    clip_norm: NotNegative = Field(default=0.0, description="of the whole gradient; 0: not clipped")
     muon_unit: bool = Field(default=False, description="what Muon trains is kept at the norm of an orthogonal matrix")
     bias_rate: Positive = Field(
         default=1.0, description="factor of the rate of weights with one dimension, but AdamW's"
@@ -141,10 +142,6 @@ class Augmentation(_FrozenRecipePart):
     mix_probability: Fraction = Field(default=0.5, description="part of the batches that are mixed, when one is on")
     plain_fraction: Fraction = Field(default=0.0, description="last part of all steps, with crop and flip alone")
     independent: bool = Field(default=False, description="a crop and a square for each image, not for eight at a time")
-    small_size: int = Field(
-        default=24, ge=8, le=32, description="of the images in the first small_fraction of the steps"
-    )
-    small_fraction: Fraction = Field(default=0.0, description="first part of all steps, with images scaled down")
 
 
 class Recipe(_FrozenRecipePart):
@@ -223,7 +220,7 @@ def find_recipe(name: str) -> Recipe:
 
     Args: name: a shipped recipe, or the path of a TOML file; if both exist, the file is used.
     Returns: the recipe, validated; its slots are not filled yet.
-    Raises: UsageError, with a similar name, if there is no such recipe; UserError if the file cannot be read.
+    Raises: UsageError if there is no such recipe; UserError if the file cannot be read.
 
     Example:
         ```python
@@ -239,9 +236,7 @@ def find_recipe(name: str) -> Recipe:
     shipped = sorted(file.stem for file in SHIPPED.glob("*.toml"))
     if name in shipped:
         return load_recipe(SHIPPED / f"{name}.toml")
-    near = difflib.get_close_matches(name, shipped, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"shipped recipes: {', '.join(shipped)}"
-    raise UsageError(f"{name}: no such recipe; {hint} (your own file must end in .toml)")
+    raise UsageError(f"{name}: no such recipe; shipped are {', '.join(shipped)} (your own file must end in .toml)")
 
 
 def to_recipe(recipe: Recipe | PathLike) -> Recipe:

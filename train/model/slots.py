@@ -10,7 +10,7 @@ from lemur_core.files import Json
 from manifests.records import Block, Spec
 from train.model.recipe import ModelSettings
 
-#: Values that a factory of the network's file can pass on in any slot; see `train.compose.network_text`.
+#: Values that a factory of the network's file can pass on in any slot; see `network.py.jinja`.
 FACTORIES = {
     "norm": "make_norm",
     "activation": "make_activation",
@@ -19,9 +19,6 @@ FACTORIES = {
 }
 
 LINE = 120  # characters
-_IMAGE_CHANNELS = 3
-_CLASSES = 10
-_MOST_NORM_PARAMETERS = 8  # per channel
 _MAPS = 4  # dimensions: images, channels, height, width
 
 
@@ -30,8 +27,8 @@ class Filler:
     """A possible filler of a slot: `TARGET(ARGUMENTS)`; the target is a class of its code, or an expression of torch.
 
     `use` is its name in a recipe. `builds` has the arguments to try, preferred ones first; the names in them are the
-    slot's `values` and the factories. `forms` are those of a block to try: the minimized one, the full one; a built-in
-    part has none, and `own` is its code, empty for parts of torch. `facts`: the observations of the slot's check.
+    slot's `values` and the factories. A built-in part has no block, and `own` is its code, empty for parts of torch.
+    `facts`: the observations of the slot's check.
     `float32`: computed in it where the network is in bfloat16.
     """
 
@@ -40,7 +37,7 @@ class Filler:
     builds: tuple[str, ...]
     own: str = ""
     imports: tuple[str, ...] = ()
-    forms: tuple[Block, ...] = ()
+    block: Block | None = None
     facts: Json = field(default_factory=dict)
     float32: bool = False
 
@@ -66,28 +63,20 @@ class Filler:
         return f"{before}{self.target}(\n{''.join(lines)}{indent}){after}\n"
 
     @property
-    def block(self) -> Block | None:
-        """The block in the form that is tried first; None for a built-in part."""
-        return self.forms[0] if self.forms else None
-
-    @property
-    def codes(self) -> tuple[str, ...]:
-        """Self-contained files, one a form."""
-        return tuple(block.code or "" for block in self.forms) or (self.own,)
+    def code(self) -> str:
+        """A self-contained file; empty for parts of torch."""
+        return (self.block.code or "") if self.block else self.own
 
 
 _CHANNELS = {"channels": "channels", "in_channels": "channels", "out_channels": "channels"}
 
-#: By slot, the Python names that a recipe's placeholders stand for: `$channels`, `$norm` and the like.
+#: The slots that blocks can fill. By slot, the Python names that a recipe's placeholders stand for: `$channels`,
+#: `$norm` and the like.
 SLOTS: dict[str, dict[str, str]] = {
-    "stem": {"channels": "in_channels", "in_channels": "in_channels", "out_channels": "out_channels", **FACTORIES},
     "residual": {**_CHANNELS, "rate": "rate", **FACTORIES},
     "attention": {**_CHANNELS, **FACTORIES},
     "downsample": {**_CHANNELS, "out_channels": "out_channels", **FACTORIES},
-    "norm": _CHANNELS,
-    "activation": {},
     "stochastic_depth": {"rate": "rate"},
-    "head": {**_CHANNELS, "classes": "classes", **FACTORIES},
 }
 
 
@@ -99,41 +88,20 @@ def suits(slot: str, spec: Spec) -> bool:
     if len(inputs) != 1 or not outputs:
         return False
     keeps, parameters = spec.keeps_shape is True, spec.parameters or 0
-    if slot == "activation":
-        needed = [item for item in spec.constructor if item.default is None and item.kind in ("positional", "keyword")]
-        return keeps and not needed and parameters <= 1
     if slot == "stochastic_depth":
         return keeps and spec.identity_in_eval is True and not parameters
-    shape = _shape(inputs[0])
-    if len(shape) != _MAPS or not inputs[0].startswith("float32"):
+    sizes = inputs[0].rpartition(" ")[2].split("×")  # as in `float32 2×16×8×8`
+    if len(sizes) != _MAPS or not inputs[0].startswith("float32"):
         return False
-    dimensions = len(_shape(outputs[0])) if len(outputs) == 1 else 0
-    if slot == "stem":
-        return dimensions == _MAPS and spec.downsampling == 1 and parameters > 0
-    if slot == "downsample":
-        return spec.downsampling == 2
-    if slot == "head":
-        return dimensions == 2
-    if slot == "norm":
-        return keeps and bool(spec.constructor) and parameters <= _MOST_NORM_PARAMETERS * int(shape[1])
-    return keeps and parameters > 0
-
-
-def _shape(tensor: str) -> list[str]:
-    """Return the sizes of a tensor in a spec's notation, as in `float32 2×16×8×8`."""
-    return tensor.rpartition(" ")[2].split("×")
+    return spec.downsampling == 2 if slot == "downsample" else keeps and parameters > 0
 
 
 def list_sizes(slot: str, widths: Sequence[int]) -> list[dict[str, int]]:
     """Return the values at which a filler of this slot must work, for stages of these widths."""
-    if slot == "stem":
-        return [{"in_channels": _IMAGE_CHANNELS, "out_channels": widths[0]}]
     if slot == "downsample":
         pairs = list(pairwise(widths)) or [(widths[0], widths[0])]
         return [{"channels": before, "out_channels": after} for before, after in dict.fromkeys(pairs)]
-    if slot == "head":
-        return [{"channels": widths[-1], "classes": _CLASSES}]
-    if slot in ("activation", "stochastic_depth"):
+    if slot == "stochastic_depth":
         return [{"channels": widths[-1]}]
     return [{"channels": width} for width in dict.fromkeys(widths)]
 
@@ -154,7 +122,6 @@ EMPTY_SLOTS = ("attention", "stochastic_depth")
 _PARTS: dict[str, dict[str, tuple[str, str]]] = {
     "stem": {
         "conv3x3": ("make_conv", "in_channels, out_channels, 3"),
-        "patch2": ("nn.Sequential", "nn.PixelUnshuffle(2), make_conv(4 * in_channels, out_channels, 3)"),
         "whitening": ("WhiteningStem", "in_channels, out_channels, make_activation, make_conv"),
         "whitened_patches": ("WhiteningStem", "in_channels, out_channels"),
     },

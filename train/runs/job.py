@@ -13,18 +13,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from lemur_core.files import Json
-from lemur_core.files.figures import BLUE, ORANGE, save_figure
 from lemur_core.files.progress import note, progress
 from manifests.folders.tables import read_bytes
 from manifests.records import Ratio, Record, Seconds, TrainingRecord
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 HISTORY, PROGRESS, WEIGHTS, CHECKPOINT = "history.jsonl", "progress.json", "weights.pt", "checkpoint.pt"
 RECORD, NET = "record.json", "net.py"
@@ -32,10 +28,7 @@ RECORD, NET = "record.json", "net.py"
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """The payload of one training run. `key` identifies it in a checkpoint; `recipe` is the whole recipe as JSON.
-
-    `tested`: whether to evaluate on the test images after the last epoch.
-    """
+    """The payload of one training run. `key` identifies it in a checkpoint; `recipe` is the whole recipe as JSON."""
 
     code: str
     prm: Json
@@ -44,7 +37,6 @@ class TrainingJob:
     data: str
     held_out: int
     images: int
-    tested: bool
     device: str
     threads: int
     time_limit: float | None
@@ -56,7 +48,6 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 _MAX_TEXT = 16 * 2**20
 _LOOK_SECONDS = 0.5
-_LOOKS = ((BLUE, "--"), (ORANGE, "-"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +69,6 @@ class TrainingReport:
     images_per_second: Seconds = 0.0
     device: str | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
-    weights_sha256: str | None = None
     notes: tuple[str, ...] = ()  # lines for the user
 
 
@@ -123,17 +113,12 @@ def read_plain(folder: Path, name: str) -> bytes:
         return source.read(_MAX_TEXT)
 
 
-def copy_plain(folder: Path, name: str, target: Path, most: int) -> bool:
-    """Copy such a file; return False if it does not exist or has more than `most` bytes."""
+def copy_plain(folder: Path, name: str, target: Path) -> None:
+    """Copy such a file if there is one; the sandbox limits its size."""
     source = open_plain(folder, name)
-    if source is None:
-        return False
-    with source:
-        if os.fstat(source.fileno()).st_size > most:
-            return False
-        with target.open("wb") as file:
+    if source is not None:
+        with source, target.open("wb") as file:
             shutil.copyfileobj(source, file)
-    return True
 
 
 def read_record(folder: Path) -> TrainingRecord:
@@ -215,36 +200,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def list_curves(history: Sequence[EpochFigures], kind: str) -> dict[str, list[tuple[float, float]]]:
-    """Return the points (epoch, value) of "loss" or "accuracy", on training images and on held-out images."""
-    curves: dict[str, list[tuple[float, float]]] = {}
-    for split, label in (("train", "training, augmented"), ("val", "held out")):
-        values = [(float(epoch.epoch), getattr(epoch, f"{split}_{kind}")) for epoch in history]
-        curves[label] = [(epoch, value) for epoch, value in values if value is not None]
-    return curves
-
-
-def draw_curves(history: Sequence[EpochFigures], title: str, path: Path) -> None:
-    """Plot loss and accuracy by epoch, on training images and on held-out images."""
-
-    def draw(figure: "Figure") -> None:
-        from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-        figure.set_size_inches(8.0, 3.2)
-        figure.suptitle(title, fontsize=11)
-        for axes, kind in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
-            for (label, points), (color, dash) in zip(list_curves(history, kind).items(), _LOOKS, strict=True):
-                if points:
-                    axes.plot(*zip(*points, strict=True), dash, color=color, label=label, marker=".", markersize=4)
-            axes.set_xlabel("epoch")
-            axes.set_ylabel(kind)
-            axes.grid(axis="y")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            if axes.lines:
-                axes.legend()
-            if kind == "accuracy":
-                axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-
-    save_figure(path, draw)

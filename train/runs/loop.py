@@ -4,50 +4,42 @@ Every random draw depends only on (seed, epoch, step), and a checkpoint has all 
 next: a killed run resumes after its last complete epoch and ends in the same bits.
 """
 
+import contextlib
+import ctypes
 import faulthandler
+import functools
+import hashlib
 import json
 import math
+import os
+import pickle
+import platform
+import random
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, OneCycleLR, SequentialLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 from torchvision.transforms import v2
 
 from lemur_core.files import Json
-from lemur_core.sandbox.server.foreign import is_kind, name_type, read_message
+from lemur_core.sandbox.net import NetError, check_output, construct
+from lemur_core.sandbox.server.foreign import is_kind
+from train.check_guest import explain, open_network
 from train.data import open_cache, split
 from train.model.recipe import Augmentation, Recipe, Training
 from train.runs.job import CHECKPOINT, HISTORY, PROGRESS, WEIGHTS, TrainingJob
-from train.runs.process import (
-    Arithmetic,
-    DeviceContext,
-    check_output,
-    choose_context,
-    compute_the_same_twice,
-    construct,
-    keep_freed_memory,
-    load_checkpoint,
-    load_network,
-    locate_error,
-    loose_buffers,
-    put_back,
-    save_whole,
-    seed_everything,
-    stable_seed,
-    tensors_only,
-    weights_digest,
-)
 
 #: The held-out training images do not depend on the seed of a run, so that runs can be compared.
 SPLIT_SEED = 0
@@ -64,6 +56,130 @@ _PROGRESS_SECONDS = 1.0
 _NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc")
 #: What a checkpoint keeps of a loop's own values.
 _COUNTED = ("history", "steps", "train_seconds", "data_seconds", "images_seen", "flop")
+
+
+# --- the process: its memory, seeds and device, and its arithmetic ----------------------------------------------------
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_NEVER = -1  # as an unsigned threshold: the largest value
+
+
+def keep_freed_memory() -> None:
+    """Make glibc, if it is the C library, keep freed memory for the next step.
+
+    By default it returns large tensors to the kernel at once, and each step pays for the same pages again.
+    Source: mallopt(3)
+    """
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:
+            mallopt(_M_MMAP_MAX, 0)
+            mallopt(_M_TRIM_THRESHOLD, _NEVER)
+
+
+def compute_the_same_twice() -> None:
+    """Select deterministic kernels where there is a choice; a network without one only causes a warning."""
+    # The settings of torch.use_deterministic_algorithms, which also imports the compiler: that takes seconds per run.
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
+    os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def stable_seed(*parts: object) -> int:
+    """Return a seed that depends only on these parts: the same in every process and release."""
+    text = "/".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
+
+
+def seed_everything(*parts: object) -> None:
+    """Seed the global generators of torch, NumPy and Python, which a network may draw from."""
+    seed = stable_seed(*parts)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceContext:
+    """The device of the tensors, and the precision of multiplications."""
+
+    device: torch.device
+    precision: Literal["float32", "bfloat16"]
+
+    def move(self, images: Tensor) -> Tensor:
+        """Return the images on the device, in channels_last memory format."""
+        return images.to(self.device, memory_format=torch.channels_last, non_blocking=True)
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """Return the autocast context in which a network is called."""
+        if self.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def describe(self) -> str:
+        """Return kind, model and threads of the device."""
+        if self.device.type == "cuda":
+            return f"cuda, {torch.cuda.get_device_name(self.device)}"
+        threads = torch.get_num_threads()
+        return f"{self.device.type}, {_processor()}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def choose_context(kind: str) -> DeviceContext:
+    """Return the context for that kind of device; bfloat16 if its hardware supports it."""
+    if kind == "cuda":
+        native = torch.cuda.is_bf16_supported()
+    elif kind == "cpu":
+        native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # False without AVX-512
+    else:
+        native = False
+    return DeviceContext(torch.device(kind), "bfloat16" if native else "float32")
+
+
+@functools.cache
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+class CountFlop(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the floating-point operations of what runs inside, by the formulas of torch.utils.flop_counter.
+
+    Its own mode follows every module with hooks, which foreign networks need not bear; the sum needs none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flop = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation, and count it if there is a formula."""
+        out = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(getattr(func, "_overloadpacket", None))
+        if formula is not None:
+            self.flop += formula(*args, **(kwargs or {}), out_val=out)
+        return out
+
+
+class Arithmetic:
+    """The floating-point operations of a run: those of the first step of a kind stand for all of this kind."""
+
+    def __init__(self) -> None:
+        self._each: dict[object, int] = {}
+        self.flop = 0
+
+    @contextlib.contextmanager
+    def counted(self, kind: object) -> Iterator[None]:
+        """Count what runs in the `with` block, or what the first block of this kind took."""
+        if kind not in self._each:
+            with CountFlop() as counter:
+                yield
+            self._each[kind] = counter.flop
+        else:
+            yield
+        self.flop += self._each[kind]
 
 
 # --- images and their augmentation, all of torchvision ----------------------------------------------------------------
@@ -114,7 +230,6 @@ class Augment:
         """Build the transforms for images of this height and width, and a run of so many steps."""
         self._settings, self._pixels = settings, pixels
         self._first_plain = steps - round(settings.plain_fraction * steps)
-        self._first_large = round(settings.small_fraction * steps)
         color = self._color = [round(255 * value) for value in pixels.mean]
         plain: list[v2.Transform] = []
         if settings.crop_padding and not settings.independent:
@@ -152,8 +267,6 @@ class Augment:
         if settings.independent and settings.cutout and not plain:
             images = _erase_each(images, settings.cutout, self._color)
         images = self._pixels.normalise(images)
-        if step < self._first_large:
-            images = v2.functional.resize(images, [settings.small_size] * 2, antialias=True)
         if self._mix is None or plain or float(torch.rand(())) >= settings.mix_probability:
             return images, labels
         mixed: tuple[Tensor, Tensor] = self._mix(images, labels)
@@ -260,24 +373,15 @@ class Descent:
 def make_schedule(optimizer: Optimizer, training: Training, steps: int) -> LRScheduler:
     """Return the schedule for this many steps; call `step()` after each of them.
 
-    All but `onecycle`, which has its own form, grow linearly from near 0 during the warm-up, then fall to 0 by a cosine
-    or linearly, or remain constant.
+    The rate grows linearly from near 0 during the warm-up, then falls to 0 by a cosine or linearly.
     """
-    if training.schedule == "onecycle":
-        total = steps + 1  # it refuses the call after its last step, whose rate is never used
-        rates, start = [group["lr"] for group in optimizer.param_groups], training.warmup_fraction
-        if start * total == 1:  # torch divides by the steps of the warm-up minus 1
-            start *= 1 - 1e-6
-        return OneCycleLR(optimizer, max_lr=rates, total_steps=total, pct_start=start, cycle_momentum=False)
     warm = min(steps, round(training.warmup_fraction * steps))
     rest = max(1, steps - warm)
     after: LRScheduler
     if training.schedule == "cosine":
         after = CosineAnnealingLR(optimizer, T_max=rest)
-    elif training.schedule == "linear":
-        after = LinearLR(optimizer, 1.0, 0.0, total_iters=rest)
     else:
-        after = ConstantLR(optimizer, 1.0, total_iters=1)
+        after = LinearLR(optimizer, 1.0, 0.0, total_iters=rest)
     if not warm:
         return after
     rising = LinearLR(optimizer, 1 / (warm + 1), 1.0, total_iters=warm)
@@ -363,28 +467,7 @@ def _polynomial(gram: Tensor) -> Tensor:
     return value
 
 
-# --- means of the weights, and how they begin -------------------------------------------------------------------------
-
-
-def make_average(net: nn.Module, decay: float) -> AveragedModel:
-    """Return the network with averaged weights and buffers; call `update_parameters` after each step.
-
-    After n steps, the decay is `decay` or (1 + n) / (10 + n), whichever is smaller: otherwise the untrained first
-    weights would count for the first 1 / (1 - decay) steps. Integers (indices, counters) and values that are not finite
-    (masks) are copied from the network instead of averaged.
-
-    Source: `num_updates` of tf.train.ExponentialMovingAverage
-    """
-
-    def average(averages: Any, values: Any, count: Tensor | int) -> None:
-        steps = int(count)
-        step = get_ema_multi_avg_fn(min(decay, (1 + steps) / (10 + steps)))  # type: ignore[no-untyped-call]
-        if averages[0].is_floating_point():
-            step(averages, values, count)
-        for mean, value in zip(averages, values, strict=True):
-            mean.copy_(torch.where(value.isfinite(), mean, value) if value.is_floating_point() else value)
-
-    return AveragedModel(net, multi_avg_fn=average, use_buffers=True)
+# --- the mean of the weights, and how they begin ----------------------------------------------------------------------
 
 
 class Lookahead:
@@ -544,6 +627,65 @@ def evaluate(
     return loss / len(labels), correct / len(labels)
 
 
+# --- checkpoints: the state at the end of an epoch, written and read in the sandbox alone -----------------------------
+
+
+def save_whole(value: object, path: Path) -> None:
+    """Call `torch.save` atomically: the file has either the old or the new content."""
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        torch.save(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def load_checkpoint(path: Path, key: str) -> tuple[Json | None, str]:
+    """Return the state at the end of the last complete epoch, or None and the reason (empty if there is no file).
+
+    Code in the file is never executed (`weights_only`).
+    """
+    if not path.exists():
+        return None, ""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        stored_key = state.pop("key")
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, pickle.UnpicklingError) as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        fault = f"{type(error).__name__}: {reason:.200}"
+        return None, f"the checkpoint cannot be read, so training starts from scratch ({fault})"
+    if stored_key != key:
+        return None, "the checkpoint belongs to another run, so training starts from scratch"
+    return state, ""
+
+
+def loose_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that `state_dict` omits (`persistent=False`), by name; they are state too if they change."""
+    kept = module.state_dict().keys()
+    return {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in kept}
+
+
+def put_back(module: nn.Module, loose: Mapping[str, Tensor]) -> None:
+    """Restore such buffers in the module, including those that it creates only while it runs."""
+    for name, value in loose.items():
+        parent, _, own = name.rpartition(".")
+        owner = module.get_submodule(parent)
+        now = getattr(owner, own, None)
+        if isinstance(now, Tensor) and now.shape == value.shape:
+            now.copy_(value)
+        else:
+            owner.register_buffer(own, value, persistent=False)
+
+
+def tensors_only(state: Mapping[str, object]) -> dict[str, Tensor]:
+    """Return the tensors of a state by name, on the CPU and contiguous."""
+    return {
+        name: value.detach().cpu().contiguous(memory_format=torch.contiguous_format)
+        for name, value in sorted(state.items())
+        if isinstance(value, torch.Tensor)
+    }
+
+
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
@@ -558,7 +700,7 @@ class TimeIsUpError(Exception):
 def train(job: TrainingJob) -> Json:
     """Train, evaluate, and return the fields of a `TrainingReport`; results are written to the working folder."""
     # Ends the process if no step finishes within the limit, even in a deadlock.
-    tick = partial(faulthandler.dump_traceback_later, job.step_limit, exit=True, file=_STDERR)
+    tick = functools.partial(faulthandler.dump_traceback_later, job.step_limit, exit=True, file=_STDERR)
     tick()
     loop: Loop | None = None
     status, error, results = "ok", None, {}
@@ -572,13 +714,10 @@ def train(job: TrainingJob) -> Json:
     except TimeIsUpError as end:
         status, error = "timeout", str(end)
     except BaseException as end:  # noqa: BLE001 (any exception of foreign code is an outcome of the run)
-        exits = "the code tried to exit the interpreter: " if is_kind(end, SystemExit) else ""
-        lines = read_message(end).strip().splitlines()
-        text = f"{exits}{name_type(end)}" + (f": {lines[0]}" if lines else "")
+        error = explain(end)
         # PyTorch reports a lack of memory as a RuntimeError, too.
-        short = is_kind(end, MemoryError) or any(words in text for words in _NO_MEMORY)
-        location = locate_error(end)
-        status, error = "out_of_memory" if short else "error", f"{text} ({location})" if location else text
+        short = is_kind(end, MemoryError) or any(words in error for words in _NO_MEMORY)
+        status = "out_of_memory" if short else "error"
     finally:
         faulthandler.cancel_dump_traceback_later()
     return {"status": status, "error": error, **(loop.figures() if loop else {}), **results}
@@ -632,12 +771,16 @@ class Loop:
 
         Raises: NetworkError, and anything that the network raises.
         """
-        network, training = load_network(self._job.code, self._job.prm), self._training
+        module, training = open_network(self._job.code, self._job.prm), self._training
+        shape = (self.batch, 3, self._size, self._size)
         # The first step compiles kernels and allocates memory: one is taken before time is measured.
         for warm in (True, False):
             self._tick()
             seed_everything(self._job.seed, "network")
-            self._net = construct(network, self.batch, self._size, self._job.prm, self._context.device)
+            net = construct(module, shape, (CLASSES,), dict(self._job.prm), self._context.device)
+            self._net: nn.Module = net.to(memory_format=torch.channels_last)
+            if not any(parameter.requires_grad for parameter in self._net.parameters()):
+                raise NetError("contract", "Net has no parameters to train")
             self._prepare()
             self._descent = Descent(self._net.parameters(), training, self._last_step)
             if warm:
@@ -645,13 +788,11 @@ class Loop:
                 images, targets = self.noise()
                 with self._context.autocast():
                     outputs = self._net(images)
-                check_output(outputs, self.batch)
+                check_output(outputs, [self.batch, CLASSES])
                 self._loss(outputs, targets).backward()  # type: ignore[no-untyped-call]
                 self._descent.step()
         # The parts whose state changes with each step, by name.
         self._parts: dict[str, Any] = {"net": self._net, "descent": self._descent}
-        if training.ema_decay:
-            self._parts["ema"] = make_average(self._net, training.ema_decay)
         if training.lookahead:
             self._parts["lookahead"] = Lookahead(self._net, self._last_step)
         if training.kept_part < 1:
@@ -662,8 +803,7 @@ class Loop:
         if state is not None:
             for name, part in self._parts.items():
                 part.load_state_dict(state[name])
-            for module, loose in zip(self._modules(), state["loose"], strict=True):
-                put_back(module, loose)
+            put_back(self._net, state["loose"])
             for name in _COUNTED:
                 setattr(self, name, state[name])
             self._kept_before = len(self.history)
@@ -709,12 +849,8 @@ class Loop:
             loss = self._loss(outputs, targets)
             self._note(loss, outputs, targets)
             loss.backward()  # type: ignore[no-untyped-call]
-        if self._training.clip_norm:
-            clip_grad_norm_(self._net.parameters(), self._training.clip_norm)
         with self._optimizing.counted("step"):
             self._descent.step()
-        if "ema" in parts:
-            parts["ema"].update_parameters(self._net)
         if "lookahead" in parts:
             parts["lookahead"].step(self.steps + 1)
         self.steps += 1
@@ -792,29 +928,26 @@ class Loop:
         self._begin_epoch()
         self._tick()
         state: Json = {name: part.state_dict() for name, part in self._parts.items()}
-        state |= {"loose": [loose_buffers(module) for module in self._modules()], "key": self._job.key}
+        state |= {"loose": loose_buffers(self._net), "key": self._job.key}
         save_whole(state | {name: getattr(self, name) for name in _COUNTED}, self._folder / CHECKPOINT)
         self._write_history()
 
     def finish(self) -> Json:
-        """Evaluate on the test images, once, if the job says so, and write the weights.
+        """Evaluate on the test images, once, and write the weights.
 
         Returns: the final figures that `figures` does not have.
         Raises: DivergedError if a weight is not finite.
         """
-        final = self._modules()[-1]
-        kept = tensors_only(final.state_dict())
-        learned = {name for name, _ in final.named_parameters()}
+        kept = tensors_only(self._net.state_dict())
+        learned = {name for name, _ in self._net.named_parameters()}
         for name, value in kept.items():
             # A mask may contain infinities. Integers are finite.
             wrong = ~value.isfinite() if name in learned else value.isnan()
             if bool(wrong.any()):
                 raise DivergedError(f"{name} is not finite after the last epoch")
-        accuracy = None
-        if self._job.tested:
-            accuracy = self._measure(self._data.test_images, self._data.test_labels)[1]
+        accuracy = self._measure(self._data.test_images, self._data.test_labels)[1]
         save_whole(kept, self._folder / WEIGHTS)
-        return {"test_accuracy": accuracy, "weights_sha256": weights_digest(kept)}
+        return {"test_accuracy": accuracy}
 
     def figures(self) -> Json:
         """Return the progress of the run."""
@@ -848,27 +981,22 @@ class Loop:
         """Return the accuracy of the final network within another module: on held-out images, else on test images."""
         images, labels = self._images[self._held], self._labels[self._held]
         seen = (images, labels) if len(labels) else (self._data.test_images, self._data.test_labels)
-        return self._measure(*seen, wrap(self._modules()[-1]))[1]
+        return self._measure(*seen, wrap(self._net))[1]
 
     @property
     def optimizer_flop(self) -> int:
         """Floating-point operations of the optimizer since `build`, which `figures` does not count."""
         return self._optimizing.flop
 
-    def _modules(self) -> list[nn.Module]:
-        """Return the network, and the averaged one if there is one: a run ends with the last."""
-        return [self._net, *([self._parts["ema"].module] if "ema" in self._parts else [])]
-
     def _measure(self, images: Tensor, labels: Tensor, net: nn.Module | None = None) -> tuple[float, float]:
-        net = net or self._modules()[-1]
-        return evaluate(net, images, labels, pixels=self._pixels, context=self._context, tick=self._tick)
+        return evaluate(net or self._net, images, labels, pixels=self._pixels, context=self._context, tick=self._tick)
 
     def _check_time(self) -> None:
         limit = self._job.time_limit
         if limit is not None and time.monotonic() - self._started >= limit:
             self._settle()
             kept = len(self.history)
-            words = f"{kept} whole epoch{'s' if kept != 1 else ''} of {self._training.epochs} are kept"
+            words = f"{kept} of {self._training.epochs} epochs are complete"
             more = "" if kept > self._kept_before else ", and the next needs a longer limit"
             raise TimeIsUpError(f"stopped after {limit:g} s; {words}{more}")
 

@@ -3,22 +3,24 @@
 import contextlib
 import hashlib
 import importlib.metadata
+import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lemur_core.files.atomic import PathLike, atomic_folder
+from lemur_core.files.atomic import PathLike, atomic_folder, check_ours, check_writable, hold_lock
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.progress import hide_progress, note
+from lemur_core.files.progress import hide_progress, note, quiet
 from lemur_core.sandbox import PRELOAD as COMMON
 from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.server.processes import remove_folder
 from lemur_core.sandbox.stage import Retries, SandboxStage
 from manifests.folders.kinds import Check
-from manifests.folders.manifest import Manifest, Stopwatch, read_manifest
+from manifests.folders.manifest import Stopwatch, read_manifest
 from manifests.records import TrainingRecord
 from train.data import Cifar10, count_images
 from train.model.recipe import Network, Recipe, to_recipe
@@ -28,6 +30,7 @@ from train.runs.job import (
     EpochFigures,
     TrainingJob,
     TrainingReport,
+    copy_plain,
     read_history,
     read_progress,
     read_record,
@@ -38,24 +41,23 @@ from train.runs.resources import Resources as Resources
 from train.runs.run_folder import (
     REAL_IMAGES,
     can_resume,
-    canonical_json,
     check_storable,
-    find_finished,
-    own_scratch,
     read_training_values,
     result_text,
     verify,
-    write_result,
-    write_run_manifest,
+    write_run,
 )
 
 #: Its limits are those of the resources of each run.
 TRAIN = SandboxStage[TrainingReport]("train.runs.loop:train", TrainingReport, Limits(), Retries.NONE)
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
+_CHECKPOINTS = 2  # their form; increase it when what the loop keeps in them changes
+#: Values of a run's identity that its manifest states, and its record does not: that has the actual device.
+_NOT_RECORDED = ("held_out", "device")
+_FINAL = ("ok", "diverged")  # running it again would end in the same way
 _STUCK = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)  # faulthandler's first line
-_FRAME = re.compile(r'File "(?:.*/)?net\.py", line (\d+) in (\S+)')
-_NOT_RECORDED = ("held_out", "tested", "device")  # the record has the actual device instead
+_FRAME = re.compile(r'File "(?:.*/)?network\.py", line (\d+) in (\S+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,7 @@ class TrainingRun:
     """The full definition of a run: everything that determines its result, except for the number of threads.
 
     `held_out`: training images to validate on, the same for every seed; 0 trains on all. `images`: how many of the
-    others to train on, None for all; smaller subsets are nested. `tested`: whether to evaluate on the test images; a
-    run for model selection does not.
+    others to train on, None for all; smaller subsets are nested.
     """
 
     network: Network
@@ -73,7 +74,6 @@ class TrainingRun:
     data: Cifar10
     held_out: int = 5000
     images: int | None = None
-    tested: bool = True
 
     @property
     def image_count(self) -> int:
@@ -86,17 +86,20 @@ class TrainingRun:
 
         return {
             "code_sha256": _sha256(self.network.code),
-            "prm": canonical_json(dict(self.network.prm)),
+            "prm": json.dumps(dict(self.network.prm), sort_keys=True),
             "recipe_sha256": _sha256(self.network.training_recipe(self.recipe)),
             "seed": self.seed,
             "data_sha256": self.data.sha256,
             "held_out": self.held_out,
             "train_images": self.image_count,
-            "tested": self.tested,
             "device": device,
             "torch": torch.__version__,
             "torchvision": importlib.metadata.version("torchvision"),  # importing it takes seconds
         }
+
+    def key(self, device: str) -> str:
+        """Return the key of the run's checkpoints, which is another one where they have another form."""
+        return _sha256(f"{_CHECKPOINTS} {json.dumps(self.identify(device), sort_keys=True)}")
 
 
 def open_sandbox(data: Path, resources: Resources) -> SharedSandbox:
@@ -127,10 +130,8 @@ def train_once(
     resources: Resources = Resources(),  # noqa: B008 (frozen)
     force: bool = False,
     library: Path | None = None,
-    quiet: bool = False,
     box: SharedSandbox | None = None,
-    of_study: bool = False,
-    keep_failed: bool = False,
+    page: bool = True,
 ) -> TrainingRecord:
     """Train a network, validate it after each epoch, and evaluate on the test images once, at the end.
 
@@ -141,33 +142,31 @@ def train_once(
         run: the run; its network's code is foreign, and is executed only in the sandbox.
         force: replace another run in `out`, or the same one if it failed.
         library: the extraction folder of the network's blocks, to be named in the manifest.
-        quiet: hide progress, which is otherwise reported on stderr.
         box: a sandbox from `open_sandbox`, left open; a new one by default.
-        of_study: the run has no page and no files for LEMUR of its own.
-        keep_failed: accept the same run even if it failed.
+        page: write a page into its folder, too.
 
     Returns: the record; if training failed, its status is not `ok` and `error` has the reason.
     Raises: UserError if the arguments contradict each other, LEMUR could not store the hyperparameters, or `out` has
         other content.
     """
     watch, name, resources = Stopwatch(), run.network.name, resources.resolve()
-    tell: Callable[[str], None] = (lambda _line: None) if quiet else note
-    if run.data.label in REAL_IMAGES and not of_study:
+    if run.data.label in REAL_IMAGES:
         check_storable(run.network.prm)
     prm, used = run.network.prm, read_training_values(run.recipe.model_dump(mode="json"))
     for key in sorted(used.keys() & prm.keys()):
         if prm[key] != used[key]:
             message = f"{key} {prm[key]!r} only reaches the constructor; training uses {used[key]!r} (recipe)"
-            tell(f"{name}: {message}. Change it with --set training.…")
+            note(f"{name}: {message}. Change it with --set training.…")
     identity = run.identify(resources.device)
-    finished = find_finished(out, identity, force=force, keep_failed=keep_failed)
+    finished = find_finished(out, identity, force=force)
     if finished is not None:
-        tell(f"{out}: already has this run; not trained again")
+        more = "" if finished.status in _FINAL else f"; it ended with {finished.status}: --force trains it again"
+        note(f"{out}: already has this run; not trained again{more}")
         return finished
-    key = _sha256(canonical_json(identity))
+    key = run.key(resources.device)
     with own_scratch(out, key) as scratch:
         if done := len(read_history(scratch)):
-            tell(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
+            note(f"{name}: resuming after epoch {done} of {run.recipe.training.epochs}")
         payload = TrainingJob(
             code=run.network.code,
             prm=dict(run.network.prm),
@@ -176,7 +175,6 @@ def train_once(
             data=str(run.data.folder),
             held_out=run.held_out,
             images=run.image_count,
-            tested=run.tested,
             device=resources.device,
             threads=resources.threads or 1,
             time_limit=resources.time_limit,
@@ -184,32 +182,83 @@ def train_once(
             key=key,
         )
         job = Job(str(out), TRAIN.guest, asdict(payload), resources.limits(), scratch=str(scratch.resolve()))
-        batch, epochs = min(run.recipe.training.batch_size, run.image_count), run.recipe.training.epochs
-        size = (epochs, epochs * (run.image_count // batch), batch)
-        watched = contextlib.nullcontext() if quiet else watching(scratch.resolve(), name, *size)
+        training, batch = run.recipe.training, min(run.recipe.training.batch_size, run.image_count)
+        an_epoch = run.image_count // batch
+        steps = an_epoch * (training.epochs - 1) + max(1, round(training.last_part * an_epoch))
         with (
             open_sandbox(run.data.folder, resources) if box is None else contextlib.nullcontext(box) as opened,
-            watched,
+            contextlib.nullcontext() if quiet() else watching(scratch.resolve(), name, training.epochs, steps, batch),
         ):
             (outcome,) = opened.run([job])
         report = TRAIN.read(outcome).answer
         if report is not None and report.status == "running":
             report = None
         for line in report.notes if report else ():
-            tell(f"{name}: {line[:300]}")
+            note(f"{name}: {line[:300]}")
         record = _record(run, identity, scratch, outcome, report, resources)
         if can_resume(record):
             return record
         try:
             with atomic_folder(out, force=True) as result:
-                digest = report.weights_sha256 if report else None
-                write_result(result, scratch, run.network.code, record, identity, digest, of_study=of_study)
-                write_run_manifest(result, record, identity, run.data, library, watch, page=not of_study)
+                if record.status == "ok":
+                    copy_plain(scratch, WEIGHTS, result / WEIGHTS)
+                history = read_history(scratch)[: record.epochs]
+                write_run(result, run.network.code, record, identity, history, run.data, library, watch, page=page)
         except OSError as error:
             reason = f"{out}: the result cannot be written: {error.strerror}"
             raise UserError(f"{reason}; fix that, then run the same command again to resume") from error
         remove_folder(scratch)
     return record
+
+
+def find_finished(out: Path, wanted: Mapping[str, object], *, force: bool) -> TrainingRecord | None:
+    """Return the record of the same run if `out` has it; another run that failed is ignored.
+
+    Args: force: also ignore any other run, and the same run if it failed: then it is trained again.
+    Raises: UserError if `out` has other content, unless `force` is set and it is a run with nothing else in it.
+    """
+    if not out.exists() and not out.is_symlink():
+        return None
+    if not out.is_dir():
+        raise UserError(f"{out}: is a file, not a folder; choose another --out")
+    if not any(out.iterdir()):
+        return None
+    try:
+        record, parameters = read_record(out), read_manifest(out).parameters
+        other = [
+            name.removesuffix("_sha256").replace("_", " ")
+            for name, value in wanted.items()
+            if value != (parameters[name] if name in _NOT_RECORDED else getattr(record, name))
+        ]
+    except (OSError, ValueError, KeyError, UserError) as error:  # ValidationError is a ValueError
+        raise UserError(f"{out}: is not the folder of a complete training run; choose another --out") from error
+    final = record.status in _FINAL
+    if not other and (final or not force):
+        return record
+    if final and not force:
+        differs = ", ".join(other)
+        raise UserError(f"{out}: contains another run (it differs in {differs}); choose another --out, or add --force")
+    check_ours(out)
+    return None
+
+
+@contextlib.contextmanager
+def own_scratch(out: Path, key: str) -> Iterator[Path]:
+    """Yield the folder in the cache that a run with this key works in for `out`; foreign code writes there.
+
+    It keeps the files of an earlier part of the same run; the caller removes it once the result is in place.
+    Raises: UserError if another process trains there, or `out` cannot be put in place afterwards.
+    """
+    check_writable(out)
+    if out.is_mount():
+        raise UserError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it as --out")
+    name = hashlib.sha256(f"{key} {out.absolute()}".encode()).hexdigest()[:32]
+    scratch = cache_folder("training") / name
+    with hold_lock(scratch.with_suffix(".lock"), out, "another run trains there"):
+        scratch.mkdir(mode=0o700, exist_ok=True)
+        yield scratch
+    if not scratch.exists():
+        scratch.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def _record(
@@ -257,7 +306,7 @@ def _judge(outcome: Outcome, step_limit: float) -> tuple[str, str]:
         return outcome.status.value, line
     if outcome.status == Status.CRASHED and _STUCK.search(outcome.stderr_tail):
         frame = _FRAME.search(outcome.stderr_tail)
-        location = f", in net.py:{frame[1]} in {frame[2]}" if frame else ""
+        location = f" (line {frame[1]}, in {frame[2]})" if frame else ""
         return "timeout", f"nothing was finished within {step_limit:g} s{location}"
     return "error", line
 
@@ -317,11 +366,6 @@ class Run:
     def ok(self) -> bool:
         """Return True if the run came to its end; `record.status` and `record.error` state why it did not."""
         return self.record.status == "ok"
-
-    @property
-    def manifest(self) -> Manifest:
-        """Return the manifest: how the run was produced, with digests of all files."""
-        return read_manifest(self.folder)
 
     @property
     def history(self) -> tuple[EpochFigures, ...]:
@@ -397,7 +441,7 @@ def train(
     with hide_progress(unless=progress):
         run = TrainingRun(network, wanted, seed, open_data(data), held_out, images)
         blocks, limits = None if library is None else Path(library), resources or Resources()
-        record = train_once(run, folder, resources=limits, force=force, library=blocks, quiet=not progress)
+        record = train_once(run, folder, resources=limits, force=force, library=blocks)
     if not (folder / NET).is_file():
         raise UserError(f"{folder}: {record.status}: {record.error}; the same call continues the run")
     return Run(folder)

@@ -17,7 +17,6 @@ LEMUR's trainer would get other figures. Our durations exclude evaluation, LEMUR
 Source: `train_n_eval` in `ab/nn/util/Train.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -27,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import check_ours, check_writable, hold_lock, sha256_file
-from lemur_core.files.cache import cache_folder
+from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import count, plural
 from lemur_core.files.progress import note
@@ -46,37 +44,16 @@ from manifests.folders.kinds import (
     lines_text,
     verify_folder,
 )
-from manifests.folders.manifest import (
-    FILE_NAME,
-    Input,
-    Manifest,
-    Parent,
-    Stopwatch,
-    describe_parent,
-)
-from manifests.folders.tables import READ_ERRORS, describe, read_bytes, read_json, read_text
+from manifests.folders.manifest import FILE_NAME, Input, Manifest, Parent, Stopwatch, describe_parent
+from manifests.folders.tables import READ_ERRORS, describe, read_bytes, read_text
 from manifests.provenance import Inlined, find_inlined_blocks
 from manifests.records import Ingredient, TrainingRecord, drop_outcomes
 from train.compose.candidates import open_library
 from train.data import Cifar10
 from train.model.contract import check_contract, lemur_digest, lemur_name
-from train.runs.job import (
-    HISTORY,
-    NET,
-    RECORD,
-    WEIGHTS,
-    EpochFigures,
-    copy_plain,
-    draw_curves,
-    list_curves,
-    read_history,
-    read_record,
-)
+from train.runs.job import HISTORY, NET, RECORD, EpochFigures, read_history, read_record
 
-KIND = "run"
-IDENTITY, RECIPE, CURVES, RUNS = "run.json", "recipe.json", "curves.png", "runs"
-FINAL = ("ok", "diverged")  # running it again would end in the same way
-_MOST_WEIGHTS = 4 * 2**30
+RUNS = "runs"
 #: How the errors begin of runs that were stopped from outside.
 _STOPPED: dict[str, tuple[str, ...]] = {
     "timeout": ("stopped after ",),
@@ -93,127 +70,32 @@ REAL_IMAGES = frozenset({"cifar-10", "cifar-10 (JPEG copy, harder)"})
 OUTCOMES = frozenset({"uid", "duration", "accuracy", "epoch"})
 
 
-def read_identity(folder: Path) -> dict[str, object]:
-    """Read the identity of a folder's run. Raises: OSError, or ValueError, KeyError, TypeError if it is invalid."""
-    identity: dict[str, object] = read_json(folder / IDENTITY)["identity"]
-    return identity
-
-
-def find_finished(
-    out: Path, wanted: Mapping[str, object], *, force: bool, keep_failed: bool = False
-) -> TrainingRecord | None:
-    """Return the record of the same run if `out` has it; another run that failed is ignored.
-
-    Args: force: also ignore any other run, and the same run if it failed. keep_failed: accept the same failed run.
-    Raises: UserError if `out` has other content, unless `force` is set and it is a run with nothing else in it.
-    """
-    if not out.exists() and not out.is_symlink():
-        return None
-    if not out.is_dir():
-        raise UserError(f"{out}: is a file, not a folder; choose another --out")
-    if not any(out.iterdir()):
-        return None
-    try:
-        identity, record = read_identity(out), read_record(out)
-    except (OSError, ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
-        raise UserError(f"{out}: is not the folder of a complete training run; choose another --out") from error
-    same, final = identity == dict(wanted), record.status in FINAL
-    if same and (keep_failed or final):
-        return record
-    if force or not (same or final):
-        check_ours(out)
-        return None
-    if same:
-        raise UserError(f"{out}: this run ended with {record.status} ({record.error}); add --force to retrain it")
-    raise UserError(
-        f"{out}: contains another run ({_difference(identity, wanted)}); choose another --out, or add --force"
-    )
-
-
-@contextlib.contextmanager
-def own_scratch(out: Path, key: str) -> Iterator[Path]:
-    """Yield the folder in the cache that a run with this key works in for `out`; foreign code writes there.
-
-    It keeps the files of an earlier part of the same run; the caller removes it once the result is in place.
-    Raises: UserError if another process trains there, or `out` cannot be put in place afterwards.
-    """
-    check_writable(out)
-    if out.is_mount():
-        raise UserError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it as --out")
-    name = hashlib.sha256(f"{key} {out.absolute()}".encode()).hexdigest()[:32]
-    scratch = cache_folder("training") / name
-    with hold_lock(scratch.with_suffix(".lock"), out, "another run trains there"):
-        scratch.mkdir(mode=0o700, exist_ok=True)
-        yield scratch
-    if not scratch.exists():
-        scratch.with_suffix(".lock").unlink(missing_ok=True)
-
-
-def write_result(
-    result: Path,
-    scratch: Path,
-    code: str,
-    record: TrainingRecord,
-    identity: Mapping[str, object],
-    weights_sha256: str | None,
-    *,
-    of_study: bool = False,
-) -> None:
-    """Write the files of a finished run, except for the manifest, from those of its scratch folder."""
-    history = read_history(scratch)[: record.epochs]
-    if record.status == "ok" and not copy_plain(scratch, WEIGHTS, result / WEIGHTS, _MOST_WEIGHTS):
-        weights_sha256 = None
-    (result / NET).write_text(code, encoding="utf-8", newline="\n")
-    _write_files(result, record, code, identity, weights_sha256, history, drawn=bool(history), of_study=of_study)
-
-
-def _write_files(
+def write_run(
     folder: Path,
-    record: TrainingRecord,
     code: str,
+    record: TrainingRecord,
     identity: Mapping[str, object],
-    weights_sha256: str | None,
     history: Sequence[EpochFigures],
-    *,
-    drawn: bool,
-    of_study: bool,
-) -> None:
-    """Write the files of a run that follow from its record, network, identity and history."""
-    texts = {
-        RECIPE: recipe_text(record),
-        HISTORY: "".join(epoch.model_dump_json() + "\n" for epoch in history),
-        IDENTITY: canonical_json({"identity": dict(identity), "weights_sha256": weights_sha256}) + "\n",
-        RECORD: record_text(record),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    if drawn:
-        draw_curves(history, f"{record.name}, seed {record.seed}, {record.data}", folder / CURVES)
-    if not of_study and not why_refused(record, code, history):
-        write_lemur_files(folder / LEMUR, record, code, history)
-
-
-def write_run_manifest(
-    folder: Path,
-    record: TrainingRecord,
-    identity: Mapping[str, object],
     data: Cifar10,
     library: Path | None,
     watch: Stopwatch,
     *,
     page: bool = True,
 ) -> None:
-    """Write the manifest of a run, after all its other files.
+    """Write a finished run into a folder that has its weights already.
 
-    Args: library: the extraction folder that it was assembled from; not named if it lacks one of the blocks. page:
-        write its page too; a study shows its runs on its own page.
+    Args:
+        library: the extraction folder that it was assembled from; not named if it lacks one of the blocks.
+        page: write its page, too; a study shows its runs on its own page.
     """
+    (folder / NET).write_text(code, encoding="utf-8", newline="\n")
+    _write_derived(folder, code, record, history)
     RUN.finish(
         folder,
         {HISTORY: record.epochs},
         watch,
         page=page,
-        **state_run(record, identity),
+        **_state(record, identity),
         inputs=[
             Input(name=NET, sha256=record.code_sha256, bytes=(folder / NET).stat().st_size),
             Input(name="recipe", sha256=record.recipe_sha256, bytes=len(record.recipe.encode())),
@@ -223,9 +105,13 @@ def write_run_manifest(
     )
 
 
-def recipe_text(record: TrainingRecord) -> str:
-    """Return the content of the file of the recipe."""
-    return json.dumps(json.loads(record.recipe), indent=1, sort_keys=True) + "\n"
+def _write_derived(folder: Path, code: str, record: TrainingRecord, history: Sequence[EpochFigures]) -> None:
+    """Write the files of a run that follow from its network, record and history."""
+    lines = "".join(epoch.model_dump_json() + "\n" for epoch in history)
+    (folder / HISTORY).write_text(lines, encoding="utf-8", newline="\n")
+    (folder / RECORD).write_text(record_text(record), encoding="utf-8", newline="\n")
+    if not why_refused(record, code, history):
+        write_lemur_files(folder / LEMUR, record, code, history)
 
 
 def record_text(record: TrainingRecord) -> str:
@@ -233,9 +119,9 @@ def record_text(record: TrainingRecord) -> str:
     return record.model_dump_json(indent=1) + "\n"
 
 
-def state_run(record: TrainingRecord, identity: Mapping[str, object]) -> Json:
+def _state(record: TrainingRecord, identity: Mapping[str, object]) -> Json:
     """Return what the manifest of a run states of it, by field."""
-    parameters = {name: identity[name] for name in ("seed", "held_out", "train_images", "tested", "device")}
+    parameters = {name: identity[name] for name in ("seed", "held_out", "train_images", "device")}
     return {
         "versions": torch_versions(record),
         "parameters": parameters | {"prm": json.loads(record.prm), "recipe": json.loads(record.recipe)},
@@ -248,10 +134,9 @@ def _parents(library: Path | None, record: TrainingRecord) -> list[Parent]:
     """Return the extraction folder of a run's blocks as its parent, unless it lacks the code of one of them."""
     if library is None or not record.ingredients:
         return []
-    known = open_library(library)
-    codes = {(block, row["code_sha256"]) for rows in (known.rows, known.full_facts) for block, row in rows.items()}
+    known = open_library(library).rows
     for part in record.ingredients:
-        if (part.block, part.code_sha256) not in codes:
+        if part.block not in known or known[part.block]["code_sha256"] != part.code_sha256:
             note(f"{library}: has no {part.block} with that code; the folder is not named as a parent")
             return []
     return parents_in(library)
@@ -278,25 +163,6 @@ def images_input(data: Cifar10) -> Input:
     return Input(name=data.label, sha256=data.sha256, bytes=sum(array.nbytes for array in arrays))
 
 
-def canonical_json(value: object) -> str:
-    """Return JSON with sorted keys."""
-    return json.dumps(value, sort_keys=True)
-
-
-def _difference(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    """Describe the first difference."""
-    words = {
-        "code_sha256": "another network",
-        "recipe_sha256": "another recipe",
-        "data_sha256": "other data",
-        "prm": "other hyperparameters",
-    }
-    for name, value in wanted.items():
-        if stored.get(name) != value:
-            return words.get(name) or f"{name.replace('_', ' ')} {stored.get(name)}, not {value}"
-    return "the same"
-
-
 def can_resume(record: TrainingRecord) -> bool:
     """Return whether a run was stopped by its time limit or a signal, so that the same call goes on with it."""
     return (record.error or "").startswith(_STOPPED.get(record.status, ()))
@@ -312,21 +178,24 @@ def run_text(record: TrainingRecord, out: Path) -> str:
         return f"{record.name}: {record.error}; run the same command again to resume"
     if record.status != "ok":
         return f"{record.name}: {record.status}: {record.error}{_MORE.get(record.status, '')}; see {out / RECORD}"
-    rows = [
+    lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in list_figures(record))]
+    return "\n".join([*lines, f"-> {out}"])
+
+
+def list_figures(record: TrainingRecord) -> list[tuple[str, str]]:
+    """Return what a run took and gave, each figure with its name."""
+    length = f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s"
+    return [
         ("data", f"{record.data}, {record.train_images:,} images to train on"),
-        (
-            "training",
-            f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s",
-        ),
+        ("training", length),
         ("waiting for data", f"{100 * record.data_seconds / max(record.train_seconds, 1e-9):.1f} %"),
-        ("parameters", f"{record.parameters or 0:,}"),
-        ("arithmetic", f"{(record.flop or 0) / 1e15:.3g} PFLOP, {plural(record.images_seen or 0, 'image')} seen"),
+        ("parameters", "–" if record.parameters is None else count(record.parameters)),
+        ("arithmetic", "–" if record.flop is None else f"{record.flop / 1e15:.3g} PFLOP"),
+        ("images seen", "–" if record.images_seen is None else count(record.images_seen)),
         ("held out", percent_text(record.val_accuracy)),
         ("test", percent_text(record.test_accuracy)),
         ("device", f"{record.device}, {record.precision}"),
     ]
-    lines = [f"{record.name}, seed {record.seed}", *(f"  {name:<17} {value}" for name, value in rows)]
-    return "\n".join([*lines, f"-> {out}"])
 
 
 # --- what LEMUR gets --------------------------------------------------------------------------------------------------
@@ -413,7 +282,7 @@ def run_page(folder: Path, manifest: Manifest) -> Page:
     record = read_record(folder)
     setup = f"{plural(record.epochs, 'epoch')} of {count(record.train_images)} images, seed {record.seed}"
     lead = f"{record.data}, {setup}: {result_text(record)}."
-    files = [NET, "recipe.json", HISTORY, RECORD, "manifest.json"]
+    files = [NET, HISTORY, RECORD, FILE_NAME]
     views = [*_views(folder, record), facts("Files", [("as they are", [link(name, name) for name in files])])]
     return Page(record.name, manifest.kind, lead, views)
 
@@ -430,7 +299,7 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
             note=f"{plural(record.epochs, 'epoch')} of {count(record.train_images)} images: {result_text(record)}",
             facets=(names[name], record.status, f"seed {record.seed}"),
             numbers=(
-                *(_percent(value) for value in (record.test_accuracy, record.val_accuracy)),
+                *(value and round(100 * value, 2) for value in (record.test_accuracy, record.val_accuracy)),
                 round(record.train_seconds),
                 record.parameters,
             ),
@@ -440,29 +309,7 @@ def runs_library(folder: Path, names: Mapping[str, str]) -> EntryLibrary:
     views = (_views(folder / RUNS / name, record) for name, record in records.items())
     numbers = ("test, %", "held out, %", "seconds", "parameters")
     facets = ("variant", "status", "seed")
-    results: dict[tuple[str, str, str], dict[int, list[tuple[int | None, float]]]] = {}
-    for number, record in enumerate(records.values()):
-        if (accuracy := _percent(record.val_accuracy)) is not None:
-            benchmark = ("img-classification", record.data, "held out, %")
-            results.setdefault(benchmark, {})[number] = [(record.epochs, accuracy)]
-    return EntryLibrary(
-        "Runs",
-        "runs",
-        facets,
-        numbers,
-        entries,
-        views,
-        len(names),
-        RUNS,
-        "held out, %",
-        sizes=("parameters",),
-        results=results,
-    )
-
-
-def list_finished_runs(folder: Path) -> list[str]:
-    """Return the names of a study's finished runs."""
-    return sorted(path.parent.name for path in (folder / RUNS).glob(f"[!.]*/{RECORD}"))
+    return EntryLibrary("Runs", "runs", facets, numbers, entries, views, len(names), RUNS, "held out, %")
 
 
 def result_text(record: TrainingRecord) -> str:
@@ -478,21 +325,12 @@ def percent_text(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.2f} %"
 
 
-def _percent(value: float | None) -> float | None:
-    return None if value is None else round(100 * value, 2)
-
-
 def _views(folder: Path, record: TrainingRecord) -> list[View]:
-    training = f"{plural(record.epochs, 'epoch')}, {plural(record.steps, 'step')}, {record.train_seconds:,.0f} s"
     rows: list[tuple[str, Any]] = [
         ("network", record.name),
         ("status", record.status if record.status == "ok" else f"{record.status}: {record.error}"),
-        ("test images", None if record.test_accuracy is None else percent_text(record.test_accuracy)),
-        ("held out", None if record.val_accuracy is None else percent_text(record.val_accuracy)),
-        ("data", f"{record.data}, {count(record.train_images)} images to train on"),
-        ("training", training),
-        ("parameters", None if record.parameters is None else count(record.parameters)),
-        ("device", f"{record.device}, {record.precision}, torch {record.torch}"),
+        *list_figures(record),
+        ("torch", record.torch),
         ("hyperparameters", ", ".join(f"{name} {value}" for name, value in json.loads(record.prm).items())),
         ("recipe", record.recipe_sha256[:16]),
     ]
@@ -502,8 +340,11 @@ def _views(folder: Path, record: TrainingRecord) -> list[View]:
 def _curves(folder: Path) -> list[View]:
     history, charts = read_history(folder), []
     for kind, factor, unit in (("loss", 1.0, ""), ("accuracy", 100.0, ", %")):
-        points = list_curves(history, kind).items()
-        lines = [(label, [(epoch, factor * value) for epoch, value in curve]) for label, curve in points if curve]
+        lines = []
+        for split, label in (("train", "training, augmented"), ("val", "held out")):
+            values = [(float(epoch.epoch), getattr(epoch, f"{split}_{kind}")) for epoch in history]
+            if points := [(epoch, factor * value) for epoch, value in values if value is not None]:
+                lines.append((label, points))
         charts += [(f"{kind}{unit}", lines)] if lines else []
     return [curves("Curves", "epoch", charts)] if charts else []
 
@@ -519,11 +360,6 @@ def _blocks(folder: Path, record: TrainingRecord) -> list[View]:
 
 # --- what follows from the files of a finished run, and what holds besides; no code in it is executed -----------------
 
-#: What the identity of a run and its record share.
-_SHARED = frozenset(
-    {"code_sha256", "data_sha256", "prm", "recipe_sha256", "seed", "torch", "torchvision", "train_images"}
-)
-
 
 def derive_run(folder: Folder, made: Path) -> Json:
     """Write again what follows from the network, the history and what only the record says; see `Derive`."""
@@ -532,12 +368,8 @@ def derive_run(folder: Folder, made: Path) -> Json:
     if len(history) != read_bytes(path / HISTORY).count(b"\n"):
         raise ValueError(f"{HISTORY}: line {len(history) + 1} is not epoch {len(history) + 1}")
     record = stored.model_copy(update=_derive_record(path, stored))
-    identity = {name: getattr(record, name) if name in _SHARED else v for name, v in read_identity(path).items()}
-    # The digest of the tensors, which only torch reads; that of the file is in the manifest.
-    weights = read_json(path / IDENTITY)["weights_sha256"] if (path / WEIGHTS).is_file() else None
-    drawn, of_study = (path / CURVES).is_file(), not (path / LEMUR).is_dir()
-    _write_files(made, record, read_text(path / NET), identity, weights, history, drawn=drawn, of_study=of_study)
-    return state_run(record, identity)
+    _write_derived(made, read_text(path / NET), record, history)
+    return _state(record, folder.manifest.parameters | {"seed": record.seed, "train_images": record.train_images})
 
 
 def _derive_record(folder: Path, stored: TrainingRecord) -> Json:
@@ -610,18 +442,10 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> F
         "outcome": record.status,
         "accuracy": {name: value for name, value in reached.items() if value is not None},
     }
-    network = {"sha256": sha256_file(folder / NET), "recorded": record.code_sha256}
-    if network["sha256"] == network["recorded"]:
-        del network["recorded"]
-    links = [FolderLink("run", record.name, run), FolderLink("network", NET, network)]
-    stated = {part.slot: part for part in record.ingredients}
-    for block in blocks:
-        about, part = describe_inlined(block, f"{NET}, "), stated.get(block.slot)
-        if part is not None and part.code_sha256 != block.code_sha256:
-            about["but"] = f"the record names {part.block} here"
-        links.append(FolderLink("block", block.block, about))
+    links = [FolderLink("run", record.name, run), FolderLink("network", NET, {"sha256": sha256_file(folder / NET)})]
+    links += [FolderLink("block", block.block, describe_inlined(block, f"{NET}, ")) for block in blocks]
     return FoundItem(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
 
 
-RUN = Kind(KIND, "lemur train run", derive=derive_run, laws=(check_run,), page=run_page, items=list_run)
+RUN = Kind("run", "lemur train run", derive=derive_run, laws=(check_run,), page=run_page, items=list_run)
 verify = functools.partial(verify_folder, RUN)

@@ -24,7 +24,6 @@ function highlighted(text) {
 const HEADING = 4; // comment lines at the top from which they are folded
 VIEWS.code = (view, place) => {
   const file = view.path && data.base !== null ? fileLink("open the file", view.path) : null;
-  if (view.text === null) return [h("p", null, file), gone()];
   const text = unrolled(view.text).map((line) => lines[line]).join("\n");
   const rows = highlighted(text).map((parts) => h("span", null, parts));
   const first = rows.findIndex((row) => !/^\s*(#.*)?$/.test(row.textContent));
@@ -63,7 +62,6 @@ function keep(text, view, place) {
 
 // -- versions: texts beside a first one --
 VIEWS.versions = (view, place) => {
-  if (view.text === null) return gone();
   const names = data.library.further[place].map((name, at) => name || "number " + (at + 1));
   const one = unrolled(view.text);
   const diff = h("div", { class: "diff", tabindex: 0, role: "group", "aria-label": "difference" });
@@ -71,7 +69,7 @@ VIEWS.versions = (view, place) => {
     type: "button", role: "option", "aria-selected": "false", tabindex: -1,
     onclick(event) {
       buttons.forEach((button) => { button.setAttribute("aria-selected", button === event.currentTarget); button.tabIndex = button === event.currentTarget ? 0 : -1; });
-      diff.replaceChildren(...(text === null ? [gone()] : difference(one, unrolled(text))));
+      diff.replaceChildren(...difference(one, unrolled(text)));
       diff.scrollTop = 0;
     },
   }, names[at] || "number " + (at + 1), h("small", null, caption)));

@@ -88,4 +88,3 @@ function cell(value) {
   const end = value.lastIndexOf(" ", LONG / 2) > 0 ? value.lastIndexOf(" ", LONG / 2) : LONG / 2;
   return h("details", null, h("summary", null, value.slice(0, end) + " …"), value.slice(end));
 }
-const gone = () => h("p", { class: "intro" }, "Left out, so that this page stays small; it is in the folder's own files.");

@@ -2,7 +2,7 @@
 const VIEWS = {
   note: (view) => view.paragraphs.map((text) => h("p", null, text)),
   facts: (view) => h("dl", null, view.rows.map(([label, value]) => [h("dt", null, label), h("dd", null, cell(value))]).flat()),
-  operations: (view) => (view.text === null ? gone() : h("ul", { class: "operations" }, unrolled(view.text).map((line) => h("li", null, lines[line])))),
+  operations: (view) => h("ul", { class: "operations" }, unrolled(view.text).map((line) => h("li", null, lines[line]))),
   table(view) {
     const numeric = view.head.map((_, at) => view.rows.length > 0 && view.rows.every((row) => row[at] === null || typeof row[at] === "number"));
     const written = numeric.map((is, at) => (is && view.rows.some((row) => !Number.isInteger(row[at] ?? 0)) ? format(view.rows.map((row) => row[at])) : number));
@@ -39,7 +39,7 @@ const VIEWS = {
       h("details", null, h("summary", null, "all values, as epoch: value"), h("dl", null, view.rows.map(([task, dataset, metric, points]) => [h("dt", null, [task, dataset, metric].join(", ")), h("dd", null, values(points))]).flat())),
     ];
   },
-  graph: (view) => (view.boxes === null ? gone() : drawn(view.boxes.boxes)),
+  graph: (view) => drawn(view.boxes),
   curves: (view) => h("div", { class: "charts" }, view.charts.map(([title, series]) => chart(title, series, view.x))),
   pairs(view) {
     const ends = view.rows.flatMap((row) => row.slice(1)).filter((value) => value !== null);

@@ -1,4 +1,4 @@
-"""A page: what is in it comes out as it went in, whatever it holds; the same bytes in every run; never too large."""
+"""A page: what is in it comes out as it went in, whatever it holds; the same bytes in every run."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manifests.folders import frame
-from manifests.folders.frame import Entry, EntryLibrary, Page, Shards, View, code, facts, versions, write_page
+from manifests.folders.frame import Entry, EntryLibrary, Page, View, code, facts, versions, write_entries, write_page
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -67,9 +67,7 @@ def read_shards(folder: Path) -> list[Any]:
 
 
 def restored(view: Any, lines: Sequence[str]) -> Any:
-    def text(runs: Sequence[int] | None) -> str | None:
-        if runs is None:
-            return None
+    def text(runs: Sequence[int]) -> str:
         return "\n".join(lines[at] for a, n in zip(runs[::2], runs[1::2], strict=True) for at in range(a, a + n))
 
     if "text" in view:  # of code, versions and operations
@@ -127,31 +125,6 @@ def test_the_same_folder_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytes
     assert sorted(path.name for path in (tmp_path / "one" / "page").glob("*.js")) == ["000.js"], "older shards go"
 
 
-@pytest.mark.parametrize("size", [0, 200_000, 2_000_000])
-def test_it_takes_its_share_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(frame, "LEAST", 64 * 1024)
-    (tmp_path / "table").write_bytes(bytes(size))
-    write_page(tmp_path, page_of(many(150)))
-    taken = sum(path.stat().st_size for path in [tmp_path / "index.html", *(tmp_path / "page").iterdir()])
-    assert taken <= max(frame.SHARE * size, frame.LEAST)
-    data, found = read_page(tmp_path)
-    missing = sum(view["text"] is None for (view,) in found)
-    assert data["library"]["leftOut"] == missing
-    assert (missing == 0) == (size == 2_000_000)
-    assert len(found) == 150, "what is left out is only its text"
-
-
-def test_a_full_page_is_the_same_once_the_manifest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The manifest is written last: what fits beside it must not depend on its size."""
-    monkeypatch.setattr(frame, "LEAST", 0)
-    (tmp_path / "table").write_bytes(bytes(400_000))
-    write_page(tmp_path, page_of(many(100)))
-    data, found = read_page(tmp_path)
-    assert 0 < data["library"]["leftOut"] < len(found)
-    (tmp_path / "manifest.json").write_bytes(bytes(200_000))
-    assert frame.has_page(tmp_path, page_of(many(100)))
-
-
 def test_the_index_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "INDEX_BYTES", 100_000)
     draw = random.Random(1)
@@ -169,11 +142,8 @@ def test_a_page_elsewhere_leads_back(tmp_path: Path) -> None:
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_shards_hold_a_line_once(tmp_path: Path) -> None:
-    written = Shards(tmp_path, 10**9)
-    for _ in range(3):
-        written.put([code("C", "a\nb\na\nb")])
-    written.close()
+def test_a_file_of_entries_holds_a_line_once(tmp_path: Path) -> None:
+    assert write_entries(tmp_path, [[code("C", "a\nb\na\nb")]] * 3) == [0]
     found = unpacked(re.findall(r'"(.*)"', (tmp_path / "000.js").read_text())[0])
     assert found["lines"] == ["a", "b"]
     assert [views[0]["text"] for views in found["entries"]] == [[0, 2, 0, 2]] * 3

@@ -15,7 +15,6 @@ from kingfisher_sdk import Rules
 from lemur.folders import verify_folder
 from manifests.folders.cards import Card, card_text
 from manifests.folders.tables import Table, write_tables
-from manifests.publish.hub import Hub
 from manifests.publish.publishing import PublishReport, Pulled, publish, pull
 from manifests.records import Record
 from tests.builders.fake_hub import FakeHub
@@ -39,16 +38,6 @@ def server(tmp_path: Path, secret_rules: Path, monkeypatch: pytest.MonkeyPatch) 
     server = FakeHub(tmp_path / "hub-cache", tmp_path / "hub.pickle")
     server.install(monkeypatch)
     return server
-
-
-@pytest.fixture
-def sleeps() -> list[float]:
-    return []
-
-
-@pytest.fixture
-def hub(server: FakeHub, sleeps: list[float]) -> Hub:
-    return Hub(sleep=sleeps.append)
 
 
 class Code(Record):
@@ -85,17 +74,17 @@ def read() -> Callable[[Path], dict[str, bytes]]:
 
 
 @pytest.fixture
-def send(hub: Hub, sample: Path) -> Callable[..., PublishReport]:
+def send(server: FakeHub, sample: Path) -> Callable[..., PublishReport]:
     def work(folder: Path = sample, repo_id: str = REPO, **options: Any) -> PublishReport:
-        return publish(folder, repo_id, hub=hub, **{"verify": verify_folder, **options})
+        return publish(folder, repo_id, **{"verify": verify_folder, **options})
 
     return work
 
 
 @pytest.fixture
-def fetch(hub: Hub, tmp_path: Path, read: Callable[[Path], dict[str, bytes]]) -> Callable[..., dict[str, bytes]]:
+def fetch(server: FakeHub, tmp_path: Path, read: Callable[[Path], dict[str, bytes]]) -> Callable[..., dict[str, bytes]]:
     def work(out: str = "out", repo_id: str = REPO, **options: Any) -> dict[str, bytes]:
-        done: Pulled = pull(repo_id, tmp_path / out, hub=hub, **options)
+        done: Pulled = pull(repo_id, tmp_path / out, **options)
         came = read(tmp_path / out)
         assert (done.files, done.bytes) == (len(came), sum(map(len, came.values())))
         return came
