@@ -7,7 +7,7 @@ OUT ?= snapshot
 # Exact versions, for pip and uv alike.
 LOCKED := -c constraints.txt
 
-.PHONY: run install test test-slow test-torch check bench lock schemas commands columns api docs clean
+.PHONY: run install test test-slow test-torch check measure lock schemas commands columns api docs clean
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
@@ -32,8 +32,9 @@ check: .venv/.ready-dev
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-bench: .venv/.ready-dev
-	$(PY) -m benchmarks.all
+# All figures of README and docs/measured.md, in docs/records; what is measured already on this state is not run again.
+measure: .venv/.ready-dev
+	$(PY) -m benchmarks.all $(if $(SEED),--seed $(SEED))
 
 # The documents as a site, in build/site.
 docs: .venv/.ready-dev

@@ -85,6 +85,10 @@ def main() -> None:
     }
     for package, day in list(DAYS.items())[:count]:
         record["results"].append(compare(package, day))
+        compared = [result for result in record["results"] if result.get("today", {}).get("emitted")]
+        record["totals"] = {"releases": len(compared), "classes": sum(one["today"]["emitted"] for one in compared)} | {
+            f"forward {way}": sum(one[way]["forward"] for one in compared) for way in ("today", "as_of")
+        }
         write_text(path, json.dumps(record, indent=1) + "\n")
 
 

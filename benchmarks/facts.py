@@ -1,6 +1,6 @@
 """The facts of specs, counted again by code that shares nothing with the product's own.
 
-    python -m benchmarks.facts FOLDER... [--record FILE]
+    python -m benchmarks.facts FOLDER... [--blocks N] [--seed N]
 
 FOLDER: extraction folders. Below the file of each block runs a text in plain torch, in the sandbox. It constructs and
 calls the block as `lemur show` prints it, and counts: the shapes of inputs and outputs in every case and known call,
@@ -11,11 +11,10 @@ change with the mode. Prints every disagreement, and how many of the blocks agre
 
 import argparse
 import json
+import random
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -44,31 +43,21 @@ def main() -> None:
     """Print each disagreement, and the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="+")
-    parser.add_argument("--record", type=Path, help="write the counts to this file")
+    parser.add_argument("--blocks", type=int, help="draw so many of each folder (default: all)")
+    parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    counts, wrong = compare(given.folder)
+    counts, wrong = compare(given.folder, given.blocks, given.seed)
     print(*(f"{line}\n" for line in wrong), sep="", end="")
     for fact in FACTS:
         print(f"{fact}: {counts[fact]} of {counts[f'{fact} counted']} blocks agree")
     print(f"{counts['not run again']} of {counts['blocks']} blocks were not run again")
-    if given.record:
-        record = {
-            "command": f"python -m benchmarks.facts {' '.join(folder.name for folder in given.folder)}",
-            "commit": subprocess.run(
-                ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-            ).stdout.strip(),
-            "versions": {name: version(name) for name in ("torch", "torchvision", "numpy")},
-            "counts": dict(sorted(counts.items())),
-            "disagreements": wrong,
-        }
-        given.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def compare(folders: list[Path]) -> tuple[Counter[str], list[str]]:
+def compare(folders: list[Path], most: int | None = None, seed: int = 0) -> tuple[Counter[str], list[str]]:
     """Return how many blocks agree on each fact, and the disagreements in lines."""
     counts, wrong = Counter[str](), []
     for folder in folders:
-        for spec, observed, answer in _run(folder):
+        for spec, observed, answer in _run(folder, most, seed):
             counts["blocks"] += 1
             if not isinstance(answer, dict):
                 counts["not run again"] += 1
@@ -84,11 +73,13 @@ def compare(folders: list[Path]) -> tuple[Counter[str], list[str]]:
     return counts, wrong
 
 
-def _run(folder: Path) -> Iterator[tuple[dict[str, Any], Observed, Any]]:
+def _run(folder: Path, most: int | None, seed: int) -> Iterator[tuple[dict[str, Any], Observed, Any]]:
     rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code}
     runtime = runtime_for(sorted({need for row in rows.values() for need in row.requires}))
     lines = (folder / "specs.jsonl").read_text(encoding="utf-8").splitlines()
     specs = [spec for spec in map(json.loads, lines) if spec["cases"]]
+    if most is not None:
+        specs = random.Random(seed).sample(specs, min(most, len(specs)))
     jobs, seen = {}, {}
     for spec in specs:
         row = rows[spec["block"]]

@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         scratch, names = Path(work), Path(work, "names.json")
         measure([*lemur, *sources, "--level", "discovered", "--out", f"{work}/all"], make_empty_cache(scratch))
-        drawn = _draw(scratch / "all", given.classes // len(given.sources), given.seed)
+        drawn = draw(scratch / "all", given.classes // len(given.sources), given.seed)
         names.write_text(json.dumps(drawn), encoding="utf-8")
         (scratch / "ours").mkdir()
         env = make_empty_cache(scratch / "ours")
@@ -56,7 +56,7 @@ def main() -> None:
     print(f"{len(running) / max(1, len(plain)):.2f} times the blocks for {ours.cpu / cpu:.1f} times the CPU seconds")
 
 
-def _draw(folder: Path, each: int, seed: int) -> list[str]:
+def draw(folder: Path, each: int, seed: int) -> list[str]:
     """Return so many blocks of each source, without nested classes."""
     by_source: dict[str, list[str]] = {}
     for row in read_blocks(folder, ("block", "source", "path", "name", "qualname")):

@@ -142,3 +142,13 @@ def test_python_runs(page: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -
             pytest.importorskip(package)
         piece = piece.replace('dataset="cifar-10"', 'dataset="cifar-10", source="rows.jsonl"')
         exec(compile(piece, page.name, "exec"), {"__name__": "example"})
+
+
+def test_the_notebook_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    page = HERE.parent / "docs" / "first-look.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(page.read_text())["cells"] if cell["cell_type"] == "code"]
+    scope: dict[str, Any] = {"__name__": "example"}
+    for cell in cells:
+        exec(compile(cell, page.name, "exec"), scope)
+    assert sum(scope["losses"][-20:]) < 0.7 * sum(scope["losses"][:20])
