@@ -12,7 +12,7 @@ from curate.run.pipeline import curate
 from curate.sources import open_sources
 from lemur.experts.facts import EVALUATION, load_settings, write_scores
 from lemur.experts.injection import ANSWERS, Workspace
-from lemur.synthesis.folder import FACED, STEPS, count_attempts, make_row, write_contents
+from lemur.synthesis.folder import KIND, STEPS, count_attempts, make_row, write_contents
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
 from manifests.folders.tables import write_table
 from manifests.records import ExpertAnswer, SynthesisAttempt, arrow_schema
@@ -118,7 +118,7 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
         SynthesisAttempt(**common, attempt=1, answer="x", passed=STEPS[:1], failed=STEPS[1], error="no", code=None, code_sha256=None, nn=None),
     ]  # fmt: skip
     row = make_row(attempts[0], "2" * 64, "3" * 64, "4" * 64, "MIT")
-    FACED.finish(
+    KIND.finish(
         folder,
         write_contents(folder, attempts, [row], {}),
         Stopwatch(),
