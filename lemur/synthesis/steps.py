@@ -307,7 +307,7 @@ for _modules, _names in (_line.split(":") for _line in _TABLE.strip().replace("\
         _MODULES.setdefault(_module, []).extend(_names.split())
 #: Of Python's functions and own names, those that a network may use; it may use all classes.
 _BUILTINS = re.compile(
-    "abs|all|any|ascii|bin|callable|chr|dir|divmod|format|hash|hex|id|input|isinstance|issubclass|iter|len|max|min|next"
+    "abs|all|any|ascii|bin|callable|chr|divmod|format|hash|hex|id|input|isinstance|issubclass|iter|len|max|min|next"
     "|oct|ord|pow|print|repr|round|sorted|sum|Ellipsis|NotImplemented"
 )
 _DUNDERS = re.compile(
@@ -326,8 +326,6 @@ _NEVER_REACHED = re.compile(
 _NEVER_CHANGED = frozenset(
     f"{prefix}{name}" for name in ("parameters", "buffers", "modules", "children") for prefix in ("", "named_")
 ) | {"state_dict", "load_state_dict", "get_submodule", "register_forward_hook"}
-#: Functions that are checked as what they look up.
-_BY_NAME = frozenset({"delattr", "dir", "getattr", "hasattr", "setattr"})
 
 
 def find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
@@ -348,20 +346,17 @@ class _Reader:
     def __init__(self, imports: Iterable[tuple[str, str]]) -> None:
         self._meanings = dict(sorted(imports, key=lambda pair: pair[1] in _MODULES))  # the last one stays, a module
         self._owners: set[ast.AST] = set()  # of attributes
-        self._written_out: set[ast.AST] = set()  # calls of `getattr` and the like, by their functions
 
     def check(self, node: ast.AST) -> Iterator[str]:
         """Yield the reasons against a node, without those against its parts."""
         for name, meaning in (*_list_imports(node), (_find_bound(node), "")):
             yield from _check_dunder(name)
             known = self._meanings.get(name)
-            if name in _BY_NAME or (known in _MODULES and meaning != known):
+            if known in _MODULES and meaning != known:
                 yield f"gives the name {name} to something else; rename it"
-        attribute = _as_attribute(node)
-        if isinstance(attribute, ast.Attribute):
-            self._owners.add(attribute.value)
-            self._written_out |= {node.func} if isinstance(node, ast.Call) else set()
-            yield from self._check_attribute(attribute)
+        if isinstance(node, ast.Attribute):
+            self._owners.add(node.value)
+            yield from self._check_attribute(node)
         if (module := self._find_module(node)) and node not in self._owners:
             yield f"uses the module {module} as a value; write out what is needed of it"
         match node:
@@ -370,11 +365,9 @@ class _Reader:
             case ast.ImportFrom(names=names):
                 module = "." * node.level + (node.module or "")
                 yield from (fault for each in names for fault in _check_import(module, each.name))
-            case ast.Name(id=name, ctx=ast.Load()) if node not in self._written_out:
+            case ast.Name(id=name, ctx=ast.Load()):
                 yield from _check_dunder(name)
-                if name in _BY_NAME:
-                    yield f"uses {name} with a name that is not written out; write it out, or use a dict or ModuleList"
-                elif not isinstance(getattr(builtins, name, ""), type | str) and not _BUILTINS.fullmatch(name):
+                if not isinstance(getattr(builtins, name, ""), type | str) and not _BUILTINS.fullmatch(name):
                     yield f"calls {name}"
             case ast.keyword(arg=str(name)):
                 yield from _check_dunder(name)
@@ -412,7 +405,7 @@ class _Reader:
     def _find_module(self, node: ast.AST) -> str:
         """Return the module that an expression means, if any."""
         names: list[str] = []
-        while isinstance(node := _as_attribute(node), ast.Attribute):
+        while isinstance(node, ast.Attribute):
             names.insert(0, node.attr)
             node = node.value
         meaning = ".".join([self._meanings.get(node.id, ""), *names]) if isinstance(node, ast.Name) else ""
@@ -438,16 +431,6 @@ def _is_listed(module: str, name: str) -> bool:
 def _check_dunder(name: str | None) -> Iterator[str]:
     if name and name.startswith("__") and name.endswith("__") and not _DUNDERS.fullmatch(name):
         yield f"uses {name}; of Python's own names only common ones may be used, such as __init__ and __name__"
-
-
-def _as_attribute(node: ast.AST) -> ast.AST:
-    """Return the attribute that `getattr` and the like look up by a name that is written out; any other node itself."""
-    match node:
-        case ast.Call(func=ast.Name(id=how), args=[owner, ast.Constant(value=str(name)), *_]) if how in _BY_NAME:
-            return ast.Attribute(owner, name, ast.Load() if how in ("getattr", "hasattr") else ast.Store())
-        case ast.Call(func=ast.Name(id="dir"), args=[owner]):
-            return ast.Attribute(owner, "__name__", ast.Load())  # it returns names alone, too
-    return node
 
 
 def _list_imports(node: ast.AST) -> list[tuple[str, str]]:
