@@ -1,7 +1,6 @@
 """The command `lemur`: mounts the packages' commands, and reports each failure in one clear line."""
 
 import contextlib
-import difflib
 import errno
 import gc
 import importlib.abc
@@ -433,7 +432,7 @@ def run() -> int:
         status = _run_command()
         _bound_cache()
     except _WrongLine as error:
-        message = suggest_near(" ".join(error.format_message().split()))
+        message = " ".join(error.format_message().split())
         for theirs, ours in _WORDS:
             message = message.replace(theirs, ours)
         if not message:  # no command: Typer has printed the help
@@ -471,17 +470,6 @@ def _run_command() -> Any:
             if str(error) in dropped:
                 raise
             dropped.add(str(error))
-
-
-def suggest_near(message: str) -> str:
-    """Return a message about a wrong option or choice with the nearest right one, if one is near."""
-    if option := re.fullmatch(r"No such option: (\S+) \(Possible options: (.+)\)", message):
-        near = difflib.get_close_matches(option[1], option[2].split(", "), n=1)
-        return f"No such option: {option[1]}. Did you mean {near[0]}?" if near else message
-    if choice := re.search(r"'([^']*)' is not one of ('.+')$", message.removesuffix(".")):
-        near = difflib.get_close_matches(choice[1], re.findall("'([^']*)'", choice[2]), n=1)
-        return f"{message.removesuffix('.')}; did you mean '{near[0]}'?" if near else message
-    return message
 
 
 def _bound_cache() -> None:
