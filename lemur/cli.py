@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import gc
-import importlib.abc
 import importlib.metadata
 import importlib.util
 import json
@@ -12,10 +11,8 @@ import re
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
@@ -405,26 +402,12 @@ def cache(
         note(f"{', '.join(in_use)}: used by another command, so not removed")
 
 
-class _WithoutPandas(importlib.abc.MetaPathFinder):
-    """Keeps Arrow from importing pandas at its first conversion: half a second, and our code has no use for it."""
-
-    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /) -> None:
-        """Find nothing. Raises: ModuleNotFoundError if Arrow, which has no frames, imports pandas for our code."""
-        if name == "pandas":
-            frame: FrameType | None = sys._getframe(1)
-            while frame is not None and frame.f_globals.get("__name__", "").startswith("importlib"):
-                frame = frame.f_back
-            if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN_PACKAGES:
-                raise ModuleNotFoundError("no module of ours imports pandas", name=name)
-
-
 def run() -> int:
     """Run the command line, for `lemur.start.main`: every error but a signal is reported as one line on stderr.
 
     Returns: the exit status.
     """
     gc.set_threshold(100_000, 10, 10)  # tables and graphs are many small objects and hold no cycles
-    sys.meta_path.insert(0, _WithoutPandas())
     try:
         _check_names()
         read_ceiling()

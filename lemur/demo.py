@@ -5,6 +5,7 @@ complete or absent, and a killed training resumes, so the same command goes on w
 settings; other settings need `--force`, or another folder.
 """
 
+import errno
 import itertools
 import json
 import time
@@ -53,6 +54,7 @@ HUB = "hf://datasets/uoft-cs/cifar10"
 EPOCHS, IMAGES, HELD_OUT = 2, 5_000, 1_000
 WIDTHS = (16, 64, 128, 128)  # half of the recipe's: 0.52 instead of 1.99 GFLOP per training image
 _LOCK = ".lock"
+_OF_THE_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,11 @@ def _make(name: str, make: Callable[[Plan, Path], None], plan: Plan, out: Path) 
         make(plan, out)
     except UserError as error:
         raise type(error)(f"stage {name}: {error}") from error
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
+            where = f"{error.filename}: " if error.filename else ""
+            reason = f"{where}{error.strerror}; fix that, then run the same command again to resume"
+            raise UserError(f"stage {name}: {reason}") from error
         # Ctrl-C and signals, too: what is cached stays.
         note(f"stage {name}: not finished; run the same command again to resume")
         raise
