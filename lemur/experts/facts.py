@@ -390,10 +390,11 @@ def _report(counts: Json) -> str:
     shares = ", ".join(f"{name} {percent(right, number)}" for name, (right, number) in found["routing"].items())
     return "\n".join(
         [
-            "# Domain experts: held-out blocks",
+            "# Domain experts",
             "",
-            "Questions about held-out blocks in wordings that no training saw; the commonest answers of the relations"
-            f" would be right on {counts['majority']:.1%}. The general set: blocks of no domain, by no expert.",
+            "Questions about blocks that no prototype saw, in wordings that no training saw; the expert of a domain was"
+            " trained on the facts of all its blocks. The commonest answers of the relations would be right on"
+            f" {counts['majority']:.1%}. The general set: blocks of no domain, by no expert.",
             "",
             *table_lines(counts),
             *(f"- {arm}: {text}" for arm, text in ARMS.items()),
