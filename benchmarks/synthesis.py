@@ -75,12 +75,10 @@ class _Written(ABC):
         self.name = name
 
     def ask(self, requests: Sequence[Request], sampling: Sampling, label: str) -> list[Answer]:  # noqa: ARG002
-        answers = []
-        for request in requests:
-            found = _FACTS.search(request.messages[1]["content"])
-            assert found is not None, "the prompt states facts"
-            answers.append(Answer(f"```python\n{self.write(json.loads(found[0])[0])}```", 0, 0, "stop"))
-        return answers
+        found = [_FACTS.search(request.messages[1]["content"]) for request in requests]
+        assert None not in found, "each prompt states facts"
+        texts = [self.write(json.loads(match[0])[0]) for match in found if match]
+        return [Answer(f"```python\n{text}```", 0, 0, "stop") for text in texts]
 
     @abstractmethod
     def write(self, facts: dict[str, Any]) -> str:
