@@ -25,7 +25,7 @@ from benchmarks.served import MODEL, serve
 from extract.model.results import wilson
 from extract.search import open_index
 from lemur.synthesis import AttemptOptions, Sampling, Service
-from lemur.synthesis.endpoint import Answer, Endpoint, Model, Request, Take
+from lemur.synthesis.endpoint import Answer, Endpoint, Model, Request
 from lemur.synthesis.folder import STEPS, last_answers
 from lemur.synthesis.loop import Tried, draw, format_call, synthesize
 from lemur.synthesis.steps import Attempt, Prover
@@ -72,13 +72,13 @@ class _Written(ABC):
     """A baseline: writes from the facts of the first block that a prompt states."""
 
     def __init__(self, name: str) -> None:
-        self.name = self.identity = name
+        self.name = name
 
-    def ask(self, requests: Sequence[Request], sampling: Sampling, take: Take) -> None:  # noqa: ARG002 (of all models)
-        for place, request in enumerate(requests):
-            found = _FACTS.search(request.messages[1]["content"])
-            assert found is not None, "the prompt states facts"
-            take(place, Answer(f"```python\n{self.write(json.loads(found[0])[0])}```", 0, 0, "stop"))
+    def ask(self, requests: Sequence[Request], sampling: Sampling, label: str) -> list[Answer]:  # noqa: ARG002
+        found = [_FACTS.search(request.messages[1]["content"]) for request in requests]
+        assert None not in found, "each prompt states facts"
+        texts = [self.write(json.loads(match[0])[0]) for match in found if match]
+        return [Answer(f"```python\n{text}```", 0, 0, "stop") for text in texts]
 
     @abstractmethod
     def write(self, facts: dict[str, Any]) -> str:
@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with ExitStack() as servers:
         for name in asked.served:
             url = servers.enter_context(serve(name))
-            models.append(Endpoint(Path(name.removeprefix("package:")).stem, Service(url, at_once=1)))
+            models.append(Endpoint(Path(name.removeprefix("package:")).stem, Service(url, at_once=1), again=True))
         found: dict[str, list[Tried]] = {}
         for model in models:
             label = model.name if model.name not in found else f"{model.name} {len(found)}"
@@ -189,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _try(model: Model, attempts: Sequence[Attempt], asked: argparse.Namespace) -> list[Tried]:
     sampling, beside = Sampling(max_tokens=asked.max_tokens), [asked.library, *asked.against]
     with Prover(beside) as prover:
-        return synthesize(attempts, model, sampling, prover, repairs=asked.repairs, again=True)
+        return synthesize(attempts, model, sampling, prover, repairs=asked.repairs)
 
 
 def _print(found: dict[str, list[Tried]]) -> None:

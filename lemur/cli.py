@@ -1,10 +1,8 @@
 """The command `lemur`: mounts the packages' commands, and reports each failure in one clear line."""
 
 import contextlib
-import difflib
 import errno
 import gc
-import importlib.abc
 import importlib.metadata
 import importlib.util
 import json
@@ -13,10 +11,8 @@ import re
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
@@ -370,26 +366,12 @@ def cache(
         note(f"{', '.join(in_use)}: used by another command, so not removed")
 
 
-class _WithoutPandas(importlib.abc.MetaPathFinder):
-    """Keeps Arrow from importing pandas at its first conversion: half a second, and our code has no use for it."""
-
-    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /) -> None:
-        """Find nothing. Raises: ModuleNotFoundError if Arrow, which has no frames, imports pandas for our code."""
-        if name == "pandas":
-            frame: FrameType | None = sys._getframe(1)
-            while frame is not None and frame.f_globals.get("__name__", "").startswith("importlib"):
-                frame = frame.f_back
-            if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN_PACKAGES:
-                raise ModuleNotFoundError("no module of ours imports pandas", name=name)
-
-
 def run() -> int:
     """Run the command line, for `lemur.start.main`: every error but a signal is reported as one line on stderr.
 
     Returns: the exit status.
     """
     gc.set_threshold(100_000, 10, 10)  # tables and graphs are many small objects and hold no cycles
-    sys.meta_path.insert(0, _WithoutPandas())
     try:
         _check_names()
         read_ceiling()
@@ -397,7 +379,7 @@ def run() -> int:
         status = _run_command()
         _bound_cache()
     except _WrongLine as error:
-        message = suggest_near(" ".join(error.format_message().split()))
+        message = " ".join(error.format_message().split())
         for theirs, ours in _WORDS:
             message = message.replace(theirs, ours)
         if not message:  # no command: Typer has printed the help
@@ -435,17 +417,6 @@ def _run_command() -> Any:
             if str(error) in dropped:
                 raise
             dropped.add(str(error))
-
-
-def suggest_near(message: str) -> str:
-    """Return a message about a wrong option or choice with the nearest right one, if one is near."""
-    if option := re.fullmatch(r"No such option: (\S+) \(Possible options: (.+)\)", message):
-        near = difflib.get_close_matches(option[1], option[2].split(", "), n=1)
-        return f"No such option: {option[1]}. Did you mean {near[0]}?" if near else message
-    if choice := re.search(r"'([^']*)' is not one of ('.+')$", message.removesuffix(".")):
-        near = difflib.get_close_matches(choice[1], re.findall("'([^']*)'", choice[2]), n=1)
-        return f"{message.removesuffix('.')}; did you mean '{near[0]}'?" if near else message
-    return message
 
 
 def _bound_cache() -> None:

@@ -8,16 +8,11 @@ settings; other settings need `--force`, or another folder.
 import errno
 import itertools
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-from rich import box
-from rich.console import Console
-from rich.table import Column, Table
 
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
@@ -36,7 +31,7 @@ from manifests.folders.manifest import INDEX, read_manifest
 from manifests.records import Ingredient
 from manifests.records.corpus import load_corpus
 from train.compose.assemble import assemble
-from train.data.sources import load_cifar10, open_source
+from train.data.sources import SYNTHETIC, load_cifar10, open_source
 from train.model.recipe import Network, Recipe, find_recipe
 from train.runs.job import read_record
 from train.runs.run import Resources, TrainingRun, train_once
@@ -60,7 +55,6 @@ EPOCHS, IMAGES, HELD_OUT = 2, 5_000, 1_000
 WIDTHS = (16, 64, 128, 128)  # half of the recipe's: 0.52 instead of 1.99 GFLOP per training image
 _LOCK = ".lock"
 _OF_THE_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
-_WIDTH = 1_000  # without a terminal: do not wrap lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +95,12 @@ def quick_plan(*, data: str | None = None, epochs: int = EPOCHS, **choices: Any)
 
 @dataclass(frozen=True, slots=True)
 class StageOutcome:
-    """A finished stage: its first output, counts for programs, a line for people; `made` is false if it was there."""
+    """A finished stage: its first output, and what came out in a line; `made` is false if it was there."""
 
     stage: str
     output: str
     made: bool
     seconds: float
-    counts: Mapping[str, object]
     text: str
 
 
@@ -153,7 +146,7 @@ def run_demo(plan: Plan, out: Path, *, force: bool = False) -> list[StageOutcome
             if name not in kept:
                 _make(name, make, plan, out)
             seconds = 0.0 if name in kept else round(time.monotonic() - started, 3)
-            outcomes.append(StageOutcome(name, output, name not in kept, seconds, *summarize(out)))
+            outcomes.append(StageOutcome(name, output, name not in kept, seconds, summarize(out)))
         write_page(out, demo_page(out))
     return outcomes
 
@@ -241,55 +234,46 @@ def network_facts(out: Path) -> Json:
     return facts
 
 
-# -- summaries of the stages, read from their outputs -----------------------------
+# -- what came out of the stages, read from their outputs --------------------------------------------------------------
 
 
-def _blocks_summary(out: Path) -> tuple[Json, str]:
+def _describe_blocks(out: Path) -> str:
     counts = read_manifest(out / BLOCKS).counts
     reached = counts["reached"]
-    figures = {"classes": counts["blocks"], "executed": reached["executed"], "backward": reached["backward"]}
-    classes = plural(figures["classes"], "class", "classes")
-    return (figures, f"{classes}: {figures['executed']:,} execute, {figures['backward']:,} learn")
+    classes = plural(counts["blocks"], "class", "classes")
+    return f"{classes}: {reached['executed']:,} execute, {reached['backward']:,} learn"
 
 
-def _snapshot_summary(out: Path) -> tuple[Json, str]:
+def _describe_snapshot(out: Path) -> str:
     counts = read_manifest(out / SNAPSHOT).counts
-    figures = {"rows": counts["rows"]["input"], "kept": counts["rows"]["kept"]}
-    text = f"{figures['kept']:,} of {counts['codes']:,} codes kept"
-    if "chat" in counts:
-        figures["conversations"] = counts["chat"]["rows"]
-        text += f", {plural(figures['conversations'], 'conversation')}"
-    return ({**figures, "codes": counts["codes"]}, text)
+    text = f"{counts['rows']['kept']:,} of {counts['codes']:,} codes kept"
+    return text + (f", {plural(counts['chat']['rows'], 'conversation')}" if "chat" in counts else "")
 
 
-def _network_summary(out: Path) -> tuple[Json, str]:
+def _describe_network(out: Path) -> str:
     facts = network_facts(out)
-    blocks = [part["block"] for part in facts["ingredients"]]
-    return ({"name": facts["name"], "blocks": blocks}, f"{facts['name']}, {plural(len(blocks), 'found block')}")
+    return f"{facts['name']}, {plural(len(facts['ingredients']), 'found block')}"
 
 
-def _run_summary(out: Path) -> tuple[Json, str]:
-    """Summarize the training run: the accuracy, together with the data and the length of the run."""
+def _describe_run(out: Path) -> str:
     record = read_record(out / RUN)
-    names = ("name", "data", "seed", "epochs", "train_images", "val_accuracy", "test_accuracy")
-    images = f"{plural(record.epochs, 'epoch')} of {record.train_images:,} images"
     test = "–" if record.test_accuracy is None else f"{100 * record.test_accuracy:.1f} %"
-    return ({name: getattr(record, name) for name in names}, f"{test} of the test images, short run: {images}")
+    tested = "generated test images" if record.data == SYNTHETIC else "test images"
+    return f"{test} of the {tested}, short run: {plural(record.epochs, 'epoch')} of {record.train_images:,} images"
 
 
-def _checks_summary(out: Path) -> tuple[Json, str]:
+def _describe_checks(out: Path) -> str:
     rows = json.loads((out / CHECKS).read_text(encoding="utf-8"))
-    folders = list(dict.fromkeys(row["folder"] for row in rows))
-    return ({"checks": len(rows), "folders": folders}, f"{len(rows)} checks hold: {', '.join(folders)}")
+    return f"{len(rows)} checks hold: {', '.join(dict.fromkeys(row['folder'] for row in rows))}"
 
 
-#: By stage: its output, what makes it there, and what reads it into counts for programs and a line for people.
-STAGES: Mapping[str, tuple[str, Callable[[Plan, Path], None], Callable[[Path], tuple[Json, str]]]] = {
-    "blocks": (BLOCKS, make_blocks, _blocks_summary),
-    "snapshot": (SNAPSHOT, make_snapshot, _snapshot_summary),
-    "network": (NETWORK, make_network, _network_summary),
-    "run": (RUN, make_run, _run_summary),
-    "verify": (CHECKS, make_checks, _checks_summary),
+#: By stage: its output, what makes it there, and what describes it in a line.
+STAGES: Mapping[str, tuple[str, Callable[[Plan, Path], None], Callable[[Path], str]]] = {
+    "blocks": (BLOCKS, make_blocks, _describe_blocks),
+    "snapshot": (SNAPSHOT, make_snapshot, _describe_snapshot),
+    "network": (NETWORK, make_network, _describe_network),
+    "run": (RUN, make_run, _describe_run),
+    "verify": (CHECKS, make_checks, _describe_checks),
 }
 
 
@@ -297,7 +281,7 @@ def demo_page(out: Path) -> Page:
     """Return the page of a demo: its stages, with links to their pages, and the checks."""
     where = {"network": link(NETWORK, NETWORK), "verify": link(CHECKS, CHECKS)}
     where |= {name: page_link("open", f"{name}/{INDEX}") for name in (BLOCKS, SNAPSHOT, RUN)}
-    rows: list[Sequence[Cell]] = [[name, summarize(out)[1], where[name]] for name, (_, _, summarize) in STAGES.items()]
+    rows: list[Sequence[Cell]] = [[name, summarize(out), where[name]] for name, (_, _, summarize) in STAGES.items()]
     checks = json.loads((out / CHECKS).read_text(encoding="utf-8"))
     views = [
         table("Stages", ["stage", "what came out", "where"], rows),
@@ -313,7 +297,7 @@ def _recipe(plan: Plan) -> Recipe:
     return recipe.changed(**plan.changes) if plan.changes else recipe
 
 
-# -- the output of the command: a table of the stages, and next steps --------------------------------------------
+# -- the output of the command: the stages, and next steps -------------------------------------------------------------
 
 
 def print_demo(plan: Plan, out: Path, *, force: bool = False, as_json: bool = False) -> None:
@@ -327,14 +311,15 @@ def print_demo(plan: Plan, out: Path, *, force: bool = False, as_json: bool = Fa
         seconds = round(sum(outcome.seconds for outcome in outcomes), 3)
         print(json.dumps({"out": str(out), "seconds": seconds, "stages": stages}))
         return
-    columns = ("stage", Column("seconds", justify="right"), "what came out", Column("where", overflow="fold"))
-    stage_table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    rows = [("stage", "seconds", "what came out", "where")]
     for outcome in outcomes:
         spent = f"{outcome.seconds:,.1f}" if outcome.made else "kept"
-        stage_table.add_row(outcome.stage, spent, outcome.text, str(out / outcome.output))
-    # Otherwise Rich wraps the output to a pipe at 80 columns.
-    width = None if sys.stdout.isatty() else _WIDTH
-    Console(file=sys.stdout, width=width, markup=False, highlight=False).print(stage_table)
+        rows.append((outcome.stage, spent, outcome.text, str(out / outcome.output)))
+    first, second, third, fourth = (max(map(len, column)) for column in zip(*rows, strict=True))
+    for number, (stage, spent, text, where) in enumerate(rows):
+        print(f"{stage:<{first}}   {spent:>{second}}   {text:<{third}}   {where}")
+        if number == 0:
+            print("─" * (first + second + third + fourth + 9))
     parts = network_facts(out)["ingredients"]
     block = parts[0]["block"] if parts else "NAME"
     print(

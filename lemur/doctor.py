@@ -14,7 +14,6 @@ from typing import Literal
 
 from huggingface_hub import constants, get_token
 
-from lemur.rooms import list_rooms, read_ceiling
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
@@ -45,7 +44,7 @@ class Diagnosis:
 
 def examine() -> Iterator[Diagnosis]:
     """Yield all findings in a fixed order; each check runs when its finding is requested."""
-    for look in (_python, _sqlite, _torch, _sandbox, _machine, _disk, _cache, _hub, _extras):
+    for look in (_python, _sqlite, _torch, _sandbox, _machine, _disk, _hub, _extras):
         try:
             # One check that fails must not hide the others.
             yield from look()
@@ -109,13 +108,6 @@ def _disk() -> Iterator[Diagnosis]:
     for what, folder in (("disk here", Path.cwd()), ("disk of the cache", cache_folder())):
         free = shutil.disk_usage(folder).free / _GIB
         yield _judge(what, free >= _FREE_GIB, f"{free:.1f} GiB free", f"{_FREE_GIB:g} GiB are needed: free some")
-
-
-def _cache() -> Iterator[Diagnosis]:
-    size = sum(room.size for room in list_rooms())
-    ceiling = read_ceiling()
-    bound = "" if ceiling is None else f" of at most {ceiling / _GIB:.3g}"
-    yield Diagnosis("cache", "ok", f"{size / _GIB:.2f}{bound} GiB in {cache_folder()}; lemur cache shows and prunes it")
 
 
 def _hub() -> Iterator[Diagnosis]:

@@ -125,33 +125,30 @@ def _read_supported(code: str) -> tuple[str, ...]:
 
 def inspect_statistics(
     supported: Callable[[str], tuple[str, ...] | None], path: str, data: bytes, trials: list[Json] | str
-) -> tuple[Refusal, ...]:
+) -> list[Refusal]:
     """Check a file of statistics.
 
     Args:
         supported: returns the hyperparameters of a network by its name; None if there is no such network.
         trials: of the file, from `read_trials`.
     """
-    report = partial(Refusal, "statistics")
-    findings = list(_find_secrets(data))
     folder, epoch = match_statistics(path)
-    parts = folder.split("_")
-    names: tuple[str, ...] = ()
+    parts, names, faults = folder.split("_"), tuple[str, ...](), list[str]()
     if len(parts) != 4 or not all(parts):
-        findings.append(report(f"{folder}: the folder is not TASK_DATASET_METRIC_NAME"))
+        faults.append(f"{folder}: the folder is not TASK_DATASET_METRIC_NAME")
     elif parts[0] not in TASK_DATASETS:
-        findings.append(report(f"{parts[0]}: not a task of LEMUR; one of {', '.join(TASK_DATASETS)}"))
+        faults.append(f"{parts[0]}: not a task of LEMUR; one of {', '.join(TASK_DATASETS)}")
     elif (of_network := supported(parts[3])) is None:
-        findings.append(report(f"{parts[3]}: there is no network of this name"))
+        faults.append(f"{parts[3]}: there is no network of this name")
     else:
         names = of_network
     if not re.fullmatch(r"0|[1-9][0-9]{0,5}", epoch):
-        findings.append(report(f"{epoch}.json: the file is not named by an epoch"))
+        faults.append(f"{epoch}.json: the file is not named by an epoch")
     if isinstance(trials, str):
-        return (*findings, report(trials))
-    for number, trial in enumerate(trials, 1):
-        findings += [report(f"trial {number}: {fault}") for fault in _check_trial(trial, names)]
-    return tuple(findings)
+        faults.append(trials)
+    else:
+        faults += [f"trial {at}: {fault}" for at, trial in enumerate(trials, 1) for fault in _check_trial(trial, names)]
+    return [*_find_secrets(data), *(Refusal("statistics", fault) for fault in faults)]
 
 
 def read_trials(data: bytes) -> list[Json] | str:
@@ -263,8 +260,8 @@ _IN_LEMUR = re.compile(r"(?:.*/)?ab/nn/(?!nn/[^/]+\.py$)", re.DOTALL)
 _CODES, _ARCH_UID = "ab/nn/nn", "ab/nn/util/ArchUID.py"
 #: Where LEMUR looks for networks and statistics: what is here, and the folders above, must not lead elsewhere.
 _PLACES = re.compile(r"(?:.*/)?(?:ab(?:/nn)?|(?:ab/nn/nn|stat)(?:/.*)?)", re.DOTALL)
-_LINK, _SUBMODULE = "a symbolic link", "a git submodule"
-_LINK_MODES = {b"120000": _LINK, b"160000": _SUBMODULE}  # of git
+_LINK = "a symbolic link"
+_LINK_MODES = {b"120000": _LINK, b"160000": "a git submodule"}
 
 
 @dataclass(slots=True)
@@ -325,15 +322,14 @@ def _is_network(path: str) -> bool:
 
 def _read_path(path: str, found: Contribution) -> None:
     start = Path(path)
-    link = _find_link(start)
-    if not start.exists() and link is None:
+    if not start.exists() and not start.is_symlink():
         raise UserError(f"{path}: no such file or folder; give files, a folder, or a range of commits A..B")
     check_plain(start, inside=False)
-    inside = [] if link else [file for file in sorted(start.rglob("*")) if _is_seen(file, start)]
+    inside = [] if start.is_symlink() else [file for file in sorted(start.rglob("*")) if _is_seen(file, start)]
     for file in (start, *inside):
         name = file.as_posix()
-        if (link := _find_link(file)) is not None:
-            found.links[name] = link
+        if file.is_symlink() and _is_place(name):
+            found.links[name] = _LINK
         elif file.is_file() and (file == start or not file.is_symlink()):
             found.add(name, _read_file(file))
             if name in found.statistics:
@@ -346,18 +342,6 @@ def _read_path(path: str, found: Contribution) -> None:
 
 def _is_place(path: str) -> bool:
     return _is_network(path) or _PLACES.fullmatch(path) is not None
-
-
-def _find_link(file: Path) -> str | None:
-    """Return what leads from a place of networks and statistics elsewhere; None if nothing does."""
-    if not _is_place(file.as_posix()):
-        return None
-    if file.is_symlink():
-        return _LINK
-    link = _SUBMODULE if (file / ".git").exists() else "an empty folder, as git leaves it for a submodule"
-    if not file.is_dir() or (link != _SUBMODULE and next(file.glob("*"), None) is not None):
-        return None
-    return link if any((above / ".git").exists() for above in file.resolve().parents) else None
 
 
 def _is_seen(file: Path, start: Path) -> bool:

@@ -21,7 +21,7 @@ KINDS = {
     "renamed": "new names of a code whose old name is gone",
     "recomputed": "new names and codes that compute what a network of BEFORE computes",
     "changed": "names that have another code now",
-    "gone": "names that are gone, with their code",
+    "gone": "names that are gone, and were not renamed",
     "runs": "networks of both with results that only one has",
     "best": "best results that moved",
 }
@@ -158,25 +158,25 @@ def diff(before: str, after: str) -> Difference:
             old_graphs[graph] = min(names[0], old_graphs.get(graph, names[0]))
     changes: list[Change] = []
     former: dict[str, str] = {}  # the old names of what was renamed
-    for name, codes in new.codes.items():
+    taken: set[str] = set()
+    for name in sorted(new.codes):
+        codes = new.codes[name]
         if name in old.codes:
             if codes != old.codes[name]:
                 changes.append(Change("changed", name))
             continue
         known = sorted({one for code in codes for one in old_names.get(code, ())})
-        lost = [one for one in known if one not in new.codes]
+        # Of several old names, each is renamed before one is named twice.
+        lost = sorted((one for one in known if one not in new.codes), key=lambda one: one in taken)
         same = next(
             (old_graphs[graph] for code in sorted(codes) if (graph := new.graphs.get(code)) in old_graphs), None
         )
         if lost:
             former[name] = lost[0]
+            taken.add(lost[0])
         kind = "renamed" if lost else "copied" if known else "recomputed" if same else "new"
         changes.append(Change(kind, name, lost[0] if lost else known[0] if known else same))
-    changes += [
-        Change("gone", name)
-        for name, codes in old.codes.items()
-        if name not in new.codes and not any(code in new_names for code in codes)
-    ]
+    changes += [Change("gone", name) for name in old.codes.keys() - new.codes.keys() - taken]
     for name in new.codes.keys() | new.runs.keys():
         changes += _compare_results(name, former.get(name, name), old, new)
     prefixes = _count_prefixes(old, new, changes)

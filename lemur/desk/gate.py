@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 from curate.compute.graphs import NetworkTracer
@@ -50,13 +51,13 @@ _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparam
 _OTHER = 0.5  # a value in the range of LEMUR's search, for hyperparameters that a network names itself
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GatedFile:
     """One file and why it is refused. `nearest` and `similarity`: by tokens, of a network."""
 
     path: str
-    kind: str  # network, statistics or link
-    findings: tuple[Refusal, ...]
+    kind: Literal["network", "statistics", "link"]
+    findings: list[Refusal]
     nearest: str | None = None
     similarity: float | None = None
 
@@ -105,27 +106,30 @@ def gate(
     if not (contribution.networks or contribution.statistics or contribution.links):
         kinds = "networks (.py files) or statistics (stat/train/TASK_DATASET_METRIC_NAME/EPOCH.json)"
         note = f"nothing to check: no {kinds} among {plural(len(contribution.others), 'file')}"
-        return GateReport((), _describe_coverage([]), (note,))
+        return GateReport((), _describe_coverage(()), (note,))
     index = NoveltyIndex(references, jobs=jobs)
     inspections = _inspect(contribution, jobs)
     trials = {path: read_trials(data) for path, data in contribution.statistics.items()}
-    findings = {path: list(item.findings) for path, item in inspections.items()}
-    findings |= _inspect_statistics(contribution, inspections, trials)
+    files = {path: GatedFile(path, "network", list(item.findings)) for path, item in inspections.items()}
+    files |= _inspect_statistics(contribution, inspections, trials)
     for path, link in contribution.links.items():
         where = f"{link}, whose content is not in this contribution; put the files themselves here"
-        findings[path] = [Refusal("file", where)]
+        files[path] = GatedFile(path, "link", [Refusal("file", where)])
     queries = {path: item.query for path, item in inspections.items() if item.query is not None}
     _set_arguments(trials, inspections, queries)
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         compared = index.compare(list(queries.values()), None if index.absence else tracer)
         novelties = dict(zip(queries, compared, strict=True))
         for path, novelty in novelties.items():
-            findings[path] += list(_judge(novelty, findings[path]))
-        codes = {path: query.code for path, query in queries.items()}
-        unchecked = _check_certificates(contribution, inspections, codes, novelties, index, findings, unsafe=unsafe)
-        passing = [query for path, query in queries.items() if not findings[path]]
+            files[path].findings += _judge(novelty, files[path].findings)
+            if novelty.text is not None:
+                files[path].nearest, files[path].similarity = novelty.text.name, novelty.text.similarity
+        answers = _compute_certificates(contribution, novelties, queries, index, unsafe=unsafe)
+        for path, novelty in novelties.items():
+            files[path].findings += _check_certificate(novelty, queries[path], inspections[path].certificate, answers)
+        passing = [query for path, query in queries.items() if files[path].passed]
         for number, earlier in index.find_repeats(passing, tracer).items():
-            findings[passing[number].name].append(Refusal("new", f"{earlier.how}, of these files"))
+            files[passing[number].name].findings.append(Refusal("new", f"{earlier.how}, of these files"))
     notes = [
         f"{name}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them"
@@ -134,18 +138,13 @@ def gate(
     ]
     if index.absence is not None:
         notes.append(f"no network was run, and no graphs are compared: {index.absence}")
-    if unchecked:
+    if unchecked := [path for path in queries if inspections[path].certificate and answers.get(path) is None]:
         shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
         notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
     if contribution.others:
         notes.append(f"neither networks nor statistics, and not checked: {plural(len(contribution.others), 'file')}")
-    files = []
-    for path, found in findings.items():
-        kind = "network" if path in inspections else "statistics" if path in contribution.statistics else "link"
-        near = novelties[path].text if path in novelties else None
-        measured = (None, None) if near is None else (near.name, near.similarity)
-        files.append(GatedFile(path, kind, tuple(found), *measured))
-    return GateReport(tuple(files), _describe_coverage(files), tuple(notes))
+    every = tuple(files.values())
+    return GateReport(every, _describe_coverage(every), tuple(notes))
 
 
 def _open_reference(name: str) -> Path | RecordSource:
@@ -174,54 +173,53 @@ def _report_crash(_item: tuple[str, bytes]) -> Inspection:
 
 def _inspect_statistics(
     contribution: Contribution, inspections: Mapping[str, Inspection], trials: Mapping[str, list[Json] | str]
-) -> dict[str, list[Refusal]]:
+) -> dict[str, GatedFile]:
     known: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
     known |= {Path(path).stem: item.parameters for path, item in inspections.items()}
-    found = {
-        path: list(inspect_statistics(known.get, path, data, trials[path]))
+    files = {
+        path: GatedFile(path, "statistics", inspect_statistics(known.get, path, data, trials[path]))
         for path, data in contribution.statistics.items()
     }
-    sound = {path: rows for path, rows in trials.items() if not found[path]}
+    sound = {path: rows for path, rows in trials.items() if files[path].passed}
     for path, refusal in find_untrained(sound, contribution.present):
-        found[path].append(refusal)
-    return found
+        files[path].findings.append(refusal)
+    return files
 
 
-def _check_certificates(
+def _compute_certificates(
     contribution: Contribution,
-    inspections: Mapping[str, Inspection],
-    codes: Mapping[str, str],
     novelties: Mapping[str, Novelty],
+    queries: Mapping[str, Query],
     index: NoveltyIndex,
-    findings: Mapping[str, list[Refusal]],
     *,
     unsafe: bool,
-) -> list[str]:
-    """Add what is wrong with the certificates of networks: another one in the name, or that of a network of the
-    references, to which LEMUR's head would add the statistics. Returns: the paths whose name ends in one that cannot
-    be computed, for want of LEMUR's file or since it fails on the code.
-    """
-    named = [path for path in novelties if inspections[path].certificate]
-    if contribution.arch_uid is None or not codes:
-        return named
-    compared = dict(codes)
+) -> dict[str, str | None]:
+    """Return the certificates of the networks by path, and of those near them by id; None where LEMUR's file fails."""
+    if contribution.arch_uid is None or not queries:
+        return {}
+    codes = {path: query.code for path, query in queries.items()}
     near = {neighbor.id for novelty in novelties.values() for neighbor in novelty.nearest}
     for corpus in index.corpora:
-        compared |= corpus.read_codes(near)
-    payloads = {key: CodeToCertify(contribution.arch_uid, code) for key, code in compared.items()}
+        codes |= corpus.read_codes(near)
+    payloads = {key: CodeToCertify(contribution.arch_uid, code) for key, code in codes.items()}
     with CachedSandbox(entries=[CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
         replies = list(CERTIFY.run(box, payloads))
-    answers = {reply.key: None if reply.answer is None else reply.answer.certificate for reply in replies}
-    for path, novelty in novelties.items():
-        own, stated = answers[path], inspections[path].certificate
-        twins = (neighbor.name for neighbor in novelty.nearest if answers.get(neighbor.id) == own)
-        if own is not None and stated and stated != own:
-            either = f"the digest of its code, {lemur_digest(codes[path])}, or its certificate by ArchUID.py"
-            findings[path].append(Refusal("name", f"ends in neither {either}, {own[:40]}"))
-        elif own is not None and (twin := next(twins, None)) is not None:
-            attached = "LEMUR's head would add its statistics to that network"
-            findings[path].append(Refusal("new", f"has the certificate of {twin}: {attached}"))
-    return [path for path in named if answers[path] is None]
+    return {reply.key: None if reply.answer is None else reply.answer.certificate for reply in replies}
+
+
+def _check_certificate(
+    novelty: Novelty, query: Query, stated: str, answers: Mapping[str, str | None]
+) -> Iterator[Refusal]:
+    """Yield what is wrong with a certificate: another one in the name, or that of a network of the references, to which
+    LEMUR's head would add the statistics. Args: stated: in the name."""
+    own = answers.get(query.name)
+    twin = next((neighbor.name for neighbor in novelty.nearest if answers.get(neighbor.id) == own), None)
+    if own is not None and stated and stated != own:
+        either = f"the digest of its code, {lemur_digest(query.code)}, or its certificate by ArchUID.py"
+        yield Refusal("name", f"ends in neither {either}, {own[:40]}")
+    elif own is not None and twin is not None:
+        attached = "LEMUR's head would add its statistics to that network"
+        yield Refusal("new", f"has the certificate of {twin}: {attached}")
 
 
 def _set_arguments(
@@ -240,17 +238,18 @@ def _set_arguments(
         query.task = task if task in TASK_DATASETS else query.task
 
 
-def _judge(novelty: Novelty, findings: Sequence[Refusal]) -> Iterator[Refusal]:
-    """Yield why a network is refused that was run and compared. Args: findings: of its file alone."""
-    trace = novelty.trace
+def _judge(novelty: Novelty, findings: Sequence[Refusal]) -> list[Refusal]:
+    """Return why a network is refused that was run and compared. Args: findings: of its file alone."""
+    found, trace = [], novelty.trace
     if trace.runs is False and "contract" not in {finding.rule for finding in findings}:
-        yield Refusal("runs", f"does not run: {trace.error}")
+        found.append(Refusal("runs", f"does not run: {trace.error}"))
     if novelty.known:
         first = novelty.nearest[0]
         measures = [f"text {ratio(first.lexical)}", f"structure {ratio(first.structural)}"]
         measures += [f"graph {ratio(first.graph)}"] if first.graph is not None else []
         removed = f", which was removed for {first.stands_for_it}" if first.stands_for_it else ""
-        yield Refusal("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})")
+        found.append(Refusal("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})"))
+    return found
 
 
 def _describe_coverage(checked: Sequence[GatedFile]) -> Json:
@@ -315,21 +314,12 @@ def build_sarif(report: GateReport) -> Json:
     rules = [{"id": rule, "shortDescription": {"text": text}} for rule, text in RULES.items()]
     version = package_versions()["lemur-curator"]
     driver = {"name": "lemur gate", "version": version, "rules": rules}
-    results = [
-        {
-            "ruleId": finding.rule,
-            "level": "error",
-            "message": {"text": _show(finding.message)},
-            "locations": [
-                {
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": quote(os.fsencode(file.path))},
-                        "region": {"startLine": finding.line},
-                    }
-                }
-            ],
-        }
-        for file in report.files
-        for finding in file.findings
-    ]
+    results = []
+    for file in report.files:
+        address = {"uri": quote(os.fsencode(file.path))}
+        for finding in file.findings:
+            place = {"artifactLocation": address, "region": {"startLine": finding.line}}
+            message = {"text": _show(finding.message)}
+            result = {"ruleId": finding.rule, "level": "error", "message": message}
+            results.append(result | {"locations": [{"physicalLocation": place}]})
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,8 +24,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent, table
 from manifests.folders.kinds import Check, Folder, Kind, Named, check_faults
-from manifests.folders.manifest import read_manifest
-from manifests.folders.tables import READ_ERRORS, describe, read_rows, reading
+from manifests.folders.tables import READ_ERRORS, describe, reading
 from manifests.records import ExpertAnswer, ExpertFact, Record
 
 GENERAL = "general"
@@ -78,18 +78,15 @@ class ExpertSettings(_Settings):
 
 
 class CodebookSettings(_Settings):
-    """Stage II: `slots` vectors for each number, which make the frozen base say it."""
+    """Stage II: a vector for each number, which makes the frozen base say it."""
 
-    slots: int = Field(default=1, ge=1, le=16)
     training: Training = Training(steps=150, batch=32, rate=0.1, decay=0)
 
 
 class RouterSettings(_Settings):
-    """Prototypes a domain. To general goes a question whose best domains differ by less than `margin`, or whose largest
-    cosine is below `least`."""
+    """Prototypes a domain. To general goes a question whose largest cosine is below `least`."""
 
     prototypes: Count = 128
-    margin: float = Field(default=0.0, ge=0, le=2)
     least: float = Field(default=-1.0, ge=-1, le=1)
 
 
@@ -207,40 +204,35 @@ def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
     Raises: UserError if a folder has no specs, or a domain has no blocks.
     """
     domain_of = {source: domain for domain, sources in settings.domains.items() for source in sources}
-    found: dict[str, dict[tuple[str, str], Json]] = {domain: {} for domain in (*settings.domains, GENERAL)}
-    for block in (block for folder in settings.libraries for block in _read_blocks(folder)):
-        same = found[domain_of.get(block["package"], GENERAL)]
+    found: dict[tuple[str, str, str], Json] = {}
+    for block in sorted((block for folder in settings.libraries for block in _read_blocks(folder)), key=_by_id):
         # Of several versions of a package, one block: questions name no version.
-        key = (block["package"], block["name"])
-        same[key] = min(same.get(key, block), block, key=_by_id)
-    domains: dict[str, list[Json]] = {}
-    values = {relation: Counter[int]() for relation in NAMES}
-    for domain, blocks in found.items():
-        if not blocks:
+        found.setdefault((domain_of.get(block["package"], GENERAL), block["package"], block["name"]), block)
+    drawn: list[tuple[str, Json]] = []
+    for domain in (*settings.domains, GENERAL):
+        pool = [block for (own, *_), block in found.items() if own == domain]
+        if not pool:
             raise UserError(f"{domain}: the libraries have no block of this domain; name sources that they contain")
-        pool = sorted(blocks.values(), key=_by_id)
-        domains[domain] = sorted(random.Random(domain).sample(pool, min(settings.blocks, len(pool))), key=_by_id)
-        for block in domains[domain]:
-            for relation, value in block["values"].items():
-                values[relation][value] += 1
-    scales = {relation: _scale(counts, settings.marks) for relation, counts in values.items()}
-    facts = []
-    for domain, drawn in domains.items():
-        held = {block["block"] for block in random.Random(seed).sample(drawn, round(settings.held * len(drawn)))}
-        facts += [
-            ExpertFact(
-                **{name: block[name] for name in ("block", "name", "package", "code_sha256")},
-                id=f"{block['block']}#{relation}",
-                domain=domain,
-                relation=relation,
-                answer=str(min(scales[relation], key=lambda mark: (abs(mark - value), mark))),
-                value=value,
-                asked=True,
-                held=block["block"] in held,
-            )
-            for block in drawn
-            for relation, value in block["values"].items()
-        ]
+        chosen = sorted(random.Random(domain).sample(pool, min(settings.blocks, len(pool))), key=_by_id)
+        held = random.Random(seed).sample(chosen, round(settings.held * len(chosen)))
+        drawn += [(domain, block | {"held": block in held}) for block in chosen]
+    scales = {}
+    for relation in NAMES:
+        values = [block["values"][relation] for _, block in drawn if relation in block["values"]]
+        scales[relation] = _scale(values, settings.marks)
+    facts = [
+        ExpertFact(
+            **{name: block[name] for name in ("block", "name", "package", "code_sha256", "held")},
+            id=f"{block['block']}#{relation}",
+            domain=domain,
+            relation=relation,
+            answer=str(min(scales[relation], key=lambda mark: (abs(mark - value), mark))),
+            value=value,
+            asked=True,
+        )
+        for domain, block in drawn
+        for relation, value in block["values"].items()
+    ]
     kept = _limit_answers(facts, settings.share)
     return [fact.model_copy(update={"asked": fact.id in kept}) for fact in facts]
 
@@ -266,10 +258,10 @@ def _read_blocks(folder: Path) -> Iterator[Json]:
             }
 
 
-def _scale(counts: Counter[int], marks: int) -> list[int]:
+def _scale(values: Sequence[int], marks: int) -> list[int]:
     """Return the marks: medians of `marks` equal runs of the sorted values, without duplicates."""
     # One frequent number must not take several marks.
-    cap = max(1, counts.total() // marks)
+    cap, counts = max(1, len(values) // marks), Counter(values)
     pool = sorted(value for value, number in counts.items() for _ in range(min(number, cap)))
     number = min(marks, len(counts))
     return sorted({pool[(2 * i + 1) * len(pool) // (2 * number)] for i in range(number)})
@@ -292,7 +284,37 @@ def _limit_answers(facts: Sequence[ExpertFact], share: float) -> set[str]:
     return kept
 
 
-# -- scores ------------------------------------------------------------------------------------------------------------
+# -- the folders of facts and of an evaluation -------------------------------------------------------------------------
+
+_COMMAND = "lemur experts"
+
+
+def _describe_table(kind: str, name: str, what: str, record: type[Record]) -> Kind:
+    facts = tuple(field for field in record.model_fields if field != "id")
+    tables = {name: (record, {"full": f"{name}.parquet"})}
+    return Kind(kind, _COMMAND, tables=tables, named={name: Named(what, ("id", "block"), facts)})
+
+
+DATA = _describe_table("experts-data", "facts", "fact", ExpertFact)
+EVALUATION = _describe_table("experts-evaluation", "answers", "answer", ExpertAnswer)
+EXPERT, CODEBOOK, PROTOTYPES = (Kind(f"experts-{name}", _COMMAND) for name in ("expert", "codebook", "prototypes"))
+
+
+def facts_in(folder: Path) -> list[ExpertFact]:
+    """Read the facts in a folder. Raises: UserError if it is not finished."""
+    DATA.open(folder)
+    with DATA.reading(folder):
+        return list(DATA.rows(folder, ExpertFact))
+
+
+def count_facts(facts: Sequence[ExpertFact]) -> Json:
+    """Return the number of facts, and the blocks and questions of each domain."""
+    counts: Json = {"facts": len(facts)}
+    for domain in dict.fromkeys(fact.domain for fact in facts):
+        some = [fact for fact in facts if fact.domain == domain]
+        counts[domain] = {"blocks": len({fact.block for fact in some}), "asked": sum(fact.asked for fact in some)}
+    return counts
+
 
 #: The ways in which the evaluation has questions answered.
 ARMS = {
@@ -312,6 +334,44 @@ def read_number(answer: str) -> str:
     return match[0].replace(",", "") if match else ""
 
 
+def write_scores(folder: Path, answers: Sequence[ExpertAnswer], found: Json) -> Json:
+    """Write the report of an evaluation, and return its counts.
+
+    By arm and domain (`all` without the general set): questions, correct answers, mean tokens. By domain: the questions
+    that are routed there, of its own. And the accuracy of always giving the commonest answer of a domain's relation.
+
+    Args: found: further facts, of questions of no domain and of the base.
+    """
+    groups: dict[str, dict[str, list[ExpertAnswer]]] = defaultdict(lambda: defaultdict(list))
+    expected: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for answer in answers:
+        for domain in (answer.domain, "all") if answer.domain != GENERAL else (GENERAL,):
+            groups[answer.arm][domain].append(answer)
+        if answer.arm == "closed" and answer.domain != GENERAL:
+            expected[answer.domain, answer.relation][answer.expected] += 1
+    scores = {
+        arm: {
+            domain: {
+                "questions": len(some),
+                "correct": sum(answer.correct for answer in some),
+                "tokens": round(sum(answer.tokens for answer in some) / len(some), 2),
+            }
+            for domain, some in own.items()
+        }
+        for arm, own in groups.items()
+    }
+    routing = {
+        domain: [sum((answer.routed or GENERAL) == domain for answer in some), len(some)]
+        for domain, some in groups["routed"].items()
+        if domain != "all"
+    }
+    number = sum(counts.total() for counts in expected.values())
+    majority = round(sum(max(counts.values()) for counts in expected.values()) / max(1, number), 6)
+    counts = {"scores": scores, "majority": majority, "found": found | {"routing": routing}}
+    write_text(folder / "report.md", _report(counts))
+    return counts
+
+
 def table_lines(counts: Json) -> list[str]:
     """Return one table: accuracy by arm and domain, with 95 % Wilson intervals over all, and token counts."""
     scores = counts["scores"]
@@ -325,101 +385,28 @@ def table_lines(counts: Json) -> list[str]:
     return table(["answered by", "all domains", "95 %", *domains, "tokens"], rows)
 
 
-def report_text(counts: Json) -> str:
-    """Return the report of an evaluation."""
+def _report(counts: Json) -> str:
     found = counts["found"]
     shares = ", ".join(f"{name} {percent(right, number)}" for name, (right, number) in found["routing"].items())
-    exact = "the same, bit for bit" if found["general_exact"] else "CHANGED"
-    lines = [
-        "# Domain experts: held-out blocks",
-        "",
-        "Questions about held-out blocks in wordings that no training saw; the commonest answers of the relations"
-        f" would be right on {counts['majority']:.1%}. The general set: facts that a tiny base was trained on, in those"
-        " other wordings.",
-        "",
-        *table_lines(counts),
-        *(f"- {arm}: {text}" for arm, text in ARMS.items()),
-        "",
-        f"Routed right: {shares}. Of {len(ELSEWHERE)} questions about nothing of the kind, {found['elsewhere']} are"
-        " routed to general.",
-        "",
-        f"Weights of the base, and its scores on the general set without injection, afterwards: {exact}."
-        f" Injected are {found['slots']} of its input vectors a question, however large a domain is.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-# -- folders -----------------------------------------------------------------------------------------------------------
-
-FACTS, ANSWERS = "facts.parquet", "answers.parquet"
-DATA, EXPERT, CODEBOOK = "experts-data", "experts-expert", "experts-codebook"
-ROUTED, EVALUATED = "experts-prototypes", "experts-evaluation"
-_COMMAND = "lemur experts"
-
-
-def facts_in(folder: Path) -> list[ExpertFact]:
-    """Read the facts in a folder. Raises: UserError if it is not finished."""
-    read_manifest(folder)
-    with reading(folder, DATA):
-        return list(read_rows([folder / FACTS], ExpertFact))
-
-
-def answers_in(folder: Path) -> list[ExpertAnswer]:
-    """Read the answers of an evaluation. Raises: UserError if they cannot be read."""
-    with reading(folder, EVALUATED):
-        return list(read_rows([folder / ANSWERS], ExpertAnswer))
-
-
-def count_facts(facts: Sequence[ExpertFact]) -> Json:
-    """Return the number of facts, and the blocks and questions of each domain."""
-    counts: Json = {"facts": len(facts)}
-    for domain in dict.fromkeys(fact.domain for fact in facts):
-        some = [fact for fact in facts if fact.domain == domain]
-        counts[domain] = {"blocks": len({fact.block for fact in some}), "asked": sum(fact.asked for fact in some)}
-    return counts
-
-
-def write_scores(folder: Path, answers: Sequence[ExpertAnswer], found: Json) -> Json:
-    """Write the report of an evaluation, and return its counts.
-
-    By arm and domain (`all` without the general set): questions, correct answers, mean tokens. By domain: the questions
-    that are routed there, of its own. And the accuracy of always giving the commonest answer of a domain's relation.
-
-    Args: found: further facts, of questions of no domain and of the base.
-    """
-    groups: dict[str, dict[str, list[ExpertAnswer]]] = defaultdict(lambda: defaultdict(list))
-    expected: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for answer in answers:
-        groups[answer.arm][answer.domain].append(answer)
-        if answer.domain != GENERAL:
-            groups[answer.arm]["all"].append(answer)
-            if answer.arm == "closed":
-                expected[answer.domain, answer.relation][answer.expected] += 1
-    routed = {domain: some for domain, some in groups["routed"].items() if domain != "all"}
-    number = sum(counts.total() for counts in expected.values())
-    counts = {
-        "scores": {
-            arm: {
-                domain: {
-                    "questions": len(some),
-                    "correct": sum(answer.correct for answer in some),
-                    "tokens": round(sum(answer.tokens for answer in some) / len(some), 2),
-                }
-                for domain, some in own.items()
-            }
-            for arm, own in groups.items()
-        },
-        "majority": round(sum(max(counts.values()) for counts in expected.values()) / max(1, number), 6),
-        "found": found
-        | {
-            "routing": {
-                domain: [sum((answer.routed or GENERAL) == domain for answer in some), len(some)]
-                for domain, some in routed.items()
-            }
-        },
-    }
-    write_text(folder / "report.md", report_text(counts))
-    return counts
+    return "\n".join(
+        [
+            "# Domain experts",
+            "",
+            "Questions about blocks that no prototype saw, in wordings that no training saw; the expert of a domain was"
+            " trained on the facts of all its blocks. The commonest answers of the relations would be right on"
+            f" {counts['majority']:.1%}. The general set: blocks of no domain, by no expert.",
+            "",
+            *table_lines(counts),
+            *(f"- {arm}: {text}" for arm, text in ARMS.items()),
+            "",
+            f"Routed right: {shares}. Of {len(ELSEWHERE)} questions about nothing of the kind, {found['elsewhere']} are"
+            " routed to general.",
+            "",
+            "One input vector is injected a question, however large a domain is; the weights of the base afterwards:"
+            f" {'the same, bit for bit' if found['base_unchanged'] else 'CHANGED'}.",
+            "",
+        ]
+    )
 
 
 def check_facts(verified: Folder) -> Check:
@@ -435,38 +422,23 @@ def check_answers(verified: Folder) -> list[Check]:
     """Check what the rows of an evaluation say of themselves, and that injection changed nothing in the base."""
     wrong = [
         f"{answer.id}: recorded correctness is wrong"
-        for answer in answers_in(verified.path)
+        for answer in EVALUATION.rows(verified.path, ExpertAnswer)
         if answer.correct != (read_number(answer.answer) == answer.expected)
     ]
-    changed = [] if verified.manifest.counts["found"]["general_exact"] else ["the base or its plain answers changed"]
+    changed = [] if verified.manifest.counts["found"]["base_unchanged"] else ["its weights changed"]
     return [
         check_faults("answers", wrong, "correct where they are what was expected"),
-        check_faults("general", changed, "base and plain answers were the same before and after"),
+        check_faults("base", changed, "the same weights before and after"),
     ]
 
 
-def _name_rows(what: str, record: type[Record]) -> Named:
-    return Named(what, ("id", "block"), tuple(name for name in record.model_fields if name != "id"))
+def _derive_scores(verified: Folder, made: Path) -> Json:
+    answers = list(EVALUATION.rows(verified.path, ExpertAnswer))
+    return {"counts": write_scores(made, answers, verified.manifest.counts["found"])}
 
 
 KINDS = (
-    *(Kind(name, _COMMAND) for name in (EXPERT, CODEBOOK, ROUTED)),
-    Kind(
-        DATA,
-        _COMMAND,
-        tables={"facts": (ExpertFact, {"full": FACTS})},
-        named={"facts": _name_rows("fact", ExpertFact)},
-        derive=lambda folder, _made: {"counts": count_facts(facts_in(folder.path))},
-        laws=(check_facts,),
-    ),
-    Kind(
-        EVALUATED,
-        _COMMAND,
-        tables={"answers": (ExpertAnswer, {"full": ANSWERS})},
-        named={"answers": _name_rows("answer", ExpertAnswer)},
-        derive=lambda folder, made: {
-            "counts": write_scores(made, answers_in(folder.path), folder.manifest.counts["found"])
-        },
-        laws=(check_answers,),
-    ),
+    *(EXPERT, CODEBOOK, PROTOTYPES),
+    replace(DATA, derive=lambda verified, _: {"counts": count_facts(facts_in(verified.path))}, laws=(check_facts,)),
+    replace(EVALUATION, derive=_derive_scores, laws=(check_answers,)),
 )

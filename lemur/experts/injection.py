@@ -31,15 +31,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, pad
 
 from lemur.experts.facts import (
-    ANSWERS,
     CODEBOOK,
     DATA,
     ELSEWHERE,
-    EVALUATED,
+    EVALUATION,
     EXPERT,
-    FACTS,
     GENERAL,
-    ROUTED,
+    PROTOTYPES,
     Settings,
     Training,
     ask,
@@ -99,10 +97,10 @@ def find_model(name: str, option: str) -> tuple[str, str | None]:
     return (str(path.parent), path.name) if path.suffix == ".gguf" else (str(path), None)
 
 
-def load_model(name: str, option: str, **further: object) -> tuple[Any, Any]:
+def load_model(name: str, option: str) -> tuple[Any, Any]:
     """Return the tokenizer and the model, in eval mode. Its own code is never run; weights must be safetensors or GGUF.
 
-    Args: name, option: as for `find_model`; further: for transformers.
+    Args: name, option: as for `find_model`.
     Raises: UserError if it cannot be loaded.
     """
     # Otherwise the library warns whenever a process is forked.
@@ -116,7 +114,7 @@ def load_model(name: str, option: str, **further: object) -> tuple[Any, Any]:
     transformers.utils.logging.disable_progress_bar()
     source, gguf = find_model(name, option)
     packed = {} if gguf is None else {"gguf_file": gguf}
-    weights: dict[str, object] = further | ({**packed, "dtype": "float32"} if packed else {"use_safetensors": True})
+    weights: dict[str, object] = {**packed, "dtype": "float32"} if packed else {"use_safetensors": True}
     # Newer releases would compute with packed weights where a kernel for them is installed.
     if packed and hasattr(transformers, "GgufConfig"):
         weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
@@ -192,15 +190,15 @@ class Language:
         """Return the input embeddings of prompts, each (tokens, width)."""
         return self.embed([self.ids(prompt, special=True) for prompt in prompts])
 
-    def embed_injected(self, prompts: Sequence[str], slots: Tensor) -> list[Tensor]:
-        """Embed prompts with vectors at their marks, each (tokens, width). Args: slots: (prompts, slots, width)."""
+    def embed_injected(self, prompts: Sequence[str], vectors: Tensor) -> list[Tensor]:
+        """Embed prompts with a vector at the mark of each, (tokens, width). Args: vectors: (prompts, width)."""
         around = []
         for prompt in prompts:
             before, _, after = prompt.partition(MARK)
             # The blank before the mark would be a token of its own, which a prompt with a text does not have.
             around += [self.ids(before.rstrip(), special=True), self.ids(after)]
         parts = self.embed(around)
-        put = slots.to(parts[0].dtype)
+        put = vectors.to(parts[0].dtype)[:, None]
         return [torch.cat([parts[2 * at], put[at], parts[2 * at + 1]]) for at in range(len(prompts))]
 
     def loss(self, inputs: Sequence[Tensor], answers: Sequence[str]) -> Tensor:
@@ -218,16 +216,14 @@ class Language:
         return cross_entropy(scores.flatten(0, 1).float(), wanted.flatten(), ignore_index=_IGNORED)
 
     @torch.no_grad()
-    def answers(self, inputs: Sequence[Tensor]) -> tuple[list[str], str]:
-        """Return the greedy first line after each embedded prompt, and SHA-256 of the scores of all first tokens."""
+    def answers(self, inputs: Sequence[Tensor]) -> list[str]:
+        """Return the greedy first line after each embedded prompt."""
         self.model.eval()
         ends = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, *self.ids("\n")} - {None}
         texts: list[str] = []
-        digest = hashlib.sha256()
         for start in range(0, len(inputs), _BATCH):
             rows = inputs[start : start + _BATCH]
             scores, cached, mask, positions = self._read(rows, count_common(rows), 1)
-            digest.update(scores[:, -1].float().cpu().numpy().tobytes())
             tokens = scores[:, -1].argmax(-1, keepdim=True)
             stop = torch.tensor(sorted(ends), device=mask.device)
             while tokens.shape[1] < _ROOM and not torch.isin(tokens, stop).any(1).all():
@@ -238,7 +234,7 @@ class Language:
             said = [list(takewhile(lambda token: token not in ends, row)) for row in tokens.tolist()]
             decoded = self.tokenizer.batch_decode(said, skip_special_tokens=True)
             texts += [next(iter(text.strip().splitlines()), "").strip() for text in decoded]
-        return texts, digest.hexdigest()
+        return texts
 
     def _read(self, rows: Sequence[Tensor], start: int, kept: int) -> tuple[Tensor, Any, Tensor, Tensor]:
         """Read embedded rows, the first `start` places once for all.
@@ -288,28 +284,22 @@ _WIDTH = 512  # of the vectors of tokens, for the router
 
 
 class Codebook(nn.Module):
-    """Vectors for each number, with a length of their own: the base says the number that it gets as its background.
+    """A vector for each number, with a length of its own: the base says the number that it gets as its background.
 
-    At first they are the mean embeddings of equal parts of its digits.
+    At first it is the mean embedding of its digits.
     """
 
-    def __init__(self, numbers: Sequence[str], slots: int, base: Language) -> None:
+    def __init__(self, numbers: Sequence[str], base: Language) -> None:
         super().__init__()
         self._numbers = [int(number) for number in numbers]
         embeddings = base.model.get_input_embeddings().weight.detach().float()
-        blank = base.ids(" ")[0]
-        starts = []
-        for number in numbers:
-            digits = base.ids(number)
-            # Blanks before a short one: a digit that stands twice is read twice.
-            parts = embeddings[[blank] * (slots - len(digits)) + digits].tensor_split(slots)
-            starts.append(torch.stack([part.mean(0) for part in parts]))
+        starts = torch.stack([embeddings[base.ids(number)].mean(0) for number in numbers])
         self._length = float(embeddings.norm(dim=1).mean())
-        self.scale = nn.Parameter(torch.zeros(len(numbers), slots, 1))
-        self.free = nn.Parameter(normalize(torch.stack(starts), dim=-1) * embeddings.shape[1] ** 0.5)
+        self.scale = nn.Parameter(torch.zeros(len(numbers), 1))
+        self.free = nn.Parameter(normalize(starts, dim=-1) * embeddings.shape[1] ** 0.5)
 
     def forward(self, numbers: Sequence[str]) -> Tensor:
-        """Return the vectors of these numbers, or of the nearest that have some, (numbers, slots, width)."""
+        """Return the vectors of these numbers, or of the nearest that have one, (numbers, width)."""
         marks = self._numbers
         at = [min(range(len(marks)), key=lambda at: abs(marks[at] - int(number))) for number in numbers]
         return normalize(self.free[at], dim=-1) * self._length * (self.scale[at] / 10).exp()
@@ -346,7 +336,6 @@ class Router:
     """Prototypes by domain, including `general`. Add or remove an entry to add or remove a domain."""
 
     prototypes: Mapping[str, Tensor]
-    margin: float = 0.0
     least: float = -1.0
 
     def cosines(self, states: Tensor) -> dict[str, Tensor]:
@@ -359,15 +348,11 @@ class Router:
 
     def route(self, states: Tensor) -> list[str]:
         """Return the domain of each state: the one with the largest cosine, the first by name among equal ones; general
-        if that is below `least`, or the best two differ by less than `margin`."""
+        if that is below `least`."""
         cosines = self.cosines(states)
-        names = list(cosines)
-        scores = torch.stack([cosines[name] for name in names], 1)
-        first, at = scores.max(1)
-        certain = first >= self.least
-        if self.margin and len(names) > 1:
-            certain &= first - scores.topk(2, dim=1).values[:, 1] >= self.margin
-        return [names[best] if sure else GENERAL for best, sure in zip(at.tolist(), certain.tolist(), strict=True)]
+        first, at = torch.stack(list(cosines.values()), 1).max(1)
+        pairs = zip(at.tolist(), first.tolist(), strict=True)
+        return [list(cosines)[best] if cosine >= self.least else GENERAL for best, cosine in pairs]
 
 
 def encode(base: Language, texts: Sequence[str]) -> Tensor:
@@ -442,7 +427,8 @@ def fit(
 # -- the stages --------------------------------------------------------------------------------------------------------
 
 SETTINGS = "settings.json"
-VECTORS, PROTOTYPES = "vectors.safetensors", "prototypes.safetensors"
+FACTS, ANSWERS = "facts.parquet", "answers.parquet"
+VECTORS, CENTERS = "vectors.safetensors", "prototypes.safetensors"
 
 
 @dataclass
@@ -497,7 +483,7 @@ class Workspace:
             return count_facts(facts)
 
         parameters = data.model_dump(mode="json", exclude={"libraries"}) | {"seed": self.settings.seed}
-        self._make(self.folder("data"), DATA, parameters, data.libraries, fill)
+        self._make("data", DATA, parameters, data.libraries, fill)
 
     def make_expert(self, domain: str) -> None:
         """Stage I: adapt a model to all facts of a domain, in the training wordings."""
@@ -519,9 +505,7 @@ class Workspace:
                 except ImportError as error:
                     raise UserError("training.rank: needs peft; pip install peft, or set rank to 0") from error
                 torch.manual_seed(self.settings.seed)
-                low_rank = peft.LoraConfig(
-                    r=training.rank, lora_alpha=2 * training.rank, target_modules="all-linear"
-                )  # fmt: skip
+                low_rank = peft.LoraConfig(r=training.rank, lora_alpha=2 * training.rank, target_modules="all-linear")
                 trained = peft.get_peft_model(language.model, low_rank)
             loss = fit(trained, compute_loss, training, label=domain, key=key, seed=self.settings.seed)
             if training.rank:
@@ -532,7 +516,7 @@ class Workspace:
             return {"questions": len(rows), "loss": round(loss, 6), "parameters": size, "weights": language.digest}
 
         parameters = self._parameters(settings, domain=domain, start=digest_model(name))
-        self._make(self.folder("domains", domain, "expert"), EXPERT, parameters, [self.folder("data")], fill)
+        self._make(f"domains/{domain}/expert", EXPERT, parameters, [self.folder("data")], fill)
 
     def make_codebook(self) -> None:
         """Stage II: train the vectors of all numbers on questions of the general set, with the base frozen."""
@@ -541,10 +525,9 @@ class Workspace:
         def fill(folder: Path, key: str) -> Json:
             from safetensors.torch import save_file
 
-            base, frame, numbers = self.base, self.frame(), self.numbers()
-            general = self.asked(GENERAL)
+            base, frame, numbers, general = self.base, self.frame(), self.numbers(), self.asked(GENERAL)
             rows = [text for fact in general if not fact.held for text in wordings(fact, held=False)]
-            codebook = Codebook(numbers, settings.slots, base)
+            codebook = Codebook(numbers, base)
 
             def compute_loss(step: random.Random) -> Tensor:
                 # Whatever is asked: so it is learned once, and serves all domains.
@@ -558,16 +541,15 @@ class Workspace:
             chosen = random.Random(seed).choices(others, k=len(numbers))
             with torch.no_grad():
                 inputs = base.embed_injected([frame.prompt(text, MARK) for text in chosen], codebook(numbers))
-            answers, _ = base.answers(inputs)
-            right = sum(read_number(text) == number for text, number in zip(answers, numbers, strict=True))
+            right = sum(map(str.__eq__, map(read_number, base.answers(inputs)), numbers))
             return {"numbers": len(numbers), "repeated": right, "loss": round(loss, 6)}
 
         parameters = self._parameters(settings, base=digest_model(self.settings.base.model))
-        self._make(self.folder("codebook"), CODEBOOK, parameters, [self.folder("data")], fill)
+        self._make("codebook", CODEBOOK, parameters, [self.folder("data")], fill)
 
     def make_prototypes(self, domain: str) -> None:
         """Build the prototypes of a domain or the general set from the training questions, without held-out blocks."""
-        settings = self.settings.router
+        number, seed = self.settings.router.prototypes, self.settings.seed
 
         def fill(folder: Path, _key: str) -> Json:
             from safetensors.torch import save_file
@@ -575,36 +557,33 @@ class Workspace:
             rows = [text for fact in self.asked(domain) if not fact.held for text in wordings(fact, held=False)]
             if not rows:
                 raise UserError(f"{domain}: no question about a block that is not held out; add blocks, or lower held")
-            prototypes = centers(encode(self.base, rows), settings.prototypes, self.settings.seed)
-            save_file({"prototypes": prototypes}, folder / PROTOTYPES)
+            prototypes = centers(encode(self.base, rows), number, seed)
+            save_file({"prototypes": prototypes}, folder / CENTERS)
             return {"questions": len(rows), "prototypes": len(prototypes)}
 
-        parameters = self._parameters(settings, domain=domain, encoder=digest_model(self.settings.base.model))
-        del parameters["margin"], parameters["least"]  # of routing alone
-        self._make(self.folder("domains", domain, "prototypes"), ROUTED, parameters, [self.folder("data")], fill)
+        parameters = {"prototypes": number, "domain": domain, "encoder": digest_model(self.settings.base.model)}
+        parents = [self.folder("data")]
+        self._make(f"domains/{domain}/prototypes", PROTOTYPES, parameters | {"seed": seed}, parents, fill)
 
     def make_evaluation(self) -> Path:
         """Ask all domains that are there; what is already there about other ones is replaced."""
         ground = [describe_parent(self.folder("data"))]
-        stages: list[Path] = []
+        stages = [self.folder("data"), self.folder("codebook"), self.folder("domains", GENERAL, "prototypes")]
         domains = []
         for domain in self.settings.data.domains:
             folders = [self.folder("domains", domain, stage) for stage in ("expert", "prototypes")]
             if all((one / FILE_NAME).is_file() and read_manifest(one).parents == ground for one in folders):
                 domains.append(domain)
                 stages += folders
-        stages += [self.folder("codebook"), self.folder("domains", GENERAL, "prototypes")]
 
         def fill(folder: Path, _key: str) -> Json:
             answers, found = evaluate(self, domains)
             write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (answer.model_dump() for answer in answers))
             return write_scores(folder, answers, found)
 
-        router = self.settings.router.model_dump(include={"margin", "least"})
-        parameters = {"domains": domains, "seed": self.settings.seed, **router}
-        out = self.folder("evaluation")
-        self._make(out, EVALUATED, parameters, [self.folder("data"), *stages], fill, force=True)
-        return out
+        parameters = {"domains": domains, "seed": self.settings.seed, "least": self.settings.router.least}
+        self._make("evaluation", EVALUATION, parameters, stages, fill, force=True)
+        return self.folder("evaluation")
 
     # What the stages read of each other
 
@@ -651,24 +630,24 @@ class Workspace:
             read_manifest(folder)
             expert = self._open(str(folder / "model"), "expert.model")
             own = list(dict.fromkeys(pair for pair in pairs if pair[1] == domain))
-            answers, _ = expert.answers(expert.embed_prompts([prompt_of(text) for text, _ in own]))
+            answers = expert.answers(expert.embed_prompts([prompt_of(text) for text, _ in own]))
             said |= dict(zip(own, answers, strict=True))
         return said
 
     def inject(self, texts: Sequence[str], said: Sequence[str | None]) -> list[Tensor]:
-        """Embed questions, each with the vectors of the number that its expert said; plain ones without any."""
+        """Embed questions, each with the vector of the number that its expert said; plain ones without any."""
         from safetensors.torch import load_file
 
         folder, base, frame = self.folder("codebook"), self.base, self.frame()
         read_manifest(folder)
-        codebook = Codebook(self.numbers(), self.settings.codebook.slots, base)
+        codebook = Codebook(self.numbers(), base)
         codebook.load_state_dict(load_file(folder / VECTORS))
         inputs = base.embed_prompts([frame.prompt(text) for text in texts])
         for at, number in enumerate(said):
             if number is not None:
                 with torch.no_grad():
-                    slots = codebook([read_number(number) or "0"])
-                inputs[at] = base.embed_injected([frame.prompt(texts[at], MARK)], slots)[0]
+                    vector = codebook([read_number(number) or "0"])
+                (inputs[at],) = base.embed_injected([frame.prompt(texts[at], MARK)], vector)
         return inputs
 
     def router(self, domains: Sequence[str]) -> Router:
@@ -679,8 +658,8 @@ class Workspace:
         for name in (*domains, GENERAL):
             folder = self.folder("domains", name, "prototypes")
             read_manifest(folder)
-            prototypes[name] = load_file(folder / PROTOTYPES)["prototypes"]
-        return Router(prototypes, self.settings.router.margin, self.settings.router.least)
+            prototypes[name] = load_file(folder / CENTERS)["prototypes"]
+        return Router(prototypes, self.settings.router.least)
 
     def _open(self, name: str, option: str) -> Language:
         settings = self.settings.base
@@ -696,7 +675,7 @@ class Workspace:
         return part.model_dump(mode="json", exclude={"model"}) | further | shared
 
     def _make(
-        self, out: Path, kind: str, parameters: Mapping[str, object], parents: Sequence[Path],
+        self, name: str, kind: Kind, parameters: Json, parents: Sequence[Path],
         fill: Callable[[Path, str], Json], *, force: bool = False,
     ) -> None:  # fmt: skip
         """Build one stage, unless it exists with the same inputs.
@@ -704,11 +683,11 @@ class Workspace:
         Args: fill: writes the files, with a cache key for checkpoints of an unfinished run, and returns the counts.
         Raises: UserError if it exists with other inputs, and may not be replaced.
         """
-        above = [describe_parent(folder) for folder in parents]
+        out, above = self.folder(name), [describe_parent(folder) for folder in parents]
         force = force or self.force
         if (out / FILE_NAME).is_file():
             older = read_manifest(out)
-            if (older.kind, older.parameters, older.parents) == (kind, parameters, above):
+            if (older.kind, older.parameters, older.parents) == (kind.name, parameters, above):
                 note(f"{out}: up to date")
                 return
             if not force:
@@ -718,12 +697,12 @@ class Workspace:
         watch = Stopwatch()
         versions = package_versions() | {"torch": torch.__version__}
         # With the versions: another torch trains other weights, so its checkpoints are not continued.
-        identity = json.dumps([kind, parameters, [parent.sha256 for parent in above], versions], sort_keys=True)
+        identity = json.dumps([kind.name, parameters, [parent.sha256 for parent in above], versions], sort_keys=True)
         with atomic_folder(out, force=force) as folder:
             counts = fill(folder, hashlib.sha256(identity.encode()).hexdigest()[:32])
             rows = {path.name: pq.read_metadata(path).num_rows for path in folder.glob("*.parquet")}
             about: Json = {"parameters": dict(parameters), "parents": above, "counts": counts}
-            Kind(kind, "lemur experts").finish(folder, rows, watch, versions=versions, **about)
+            kind.finish(folder, rows, watch, versions=versions, **about)
         note(f"{out}: built in {watch.measure().seconds:.1f} s")
 
 
@@ -736,6 +715,7 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
     Returns: all answers; and what routing and the base did. Raises: UserError if a stage has not been built.
     """
     base, frame, facts = workspace.base, workspace.frame(), workspace.facts()
+    before = base.digest
     # Prototypes saw none of these blocks.
     held = [fact for fact in facts if fact.asked and fact.held]
     rows = {name: [fact for fact in held if fact.domain == name] for name in (*domains, GENERAL)}
@@ -746,46 +726,38 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
     said = workspace.ask_experts([pair for some in (own_pairs, routes) for pairs in some.values() for pair in pairs])
     found: list[ExpertAnswer] = []
 
-    def record(arm: str, domain: str, answers: Sequence[str], tokens: Sequence[int], by: Sequence[str]) -> None:
+    def record(arm: str, domain: str, answers: Sequence[str], inputs: Sequence[Tensor], by: Sequence[str]) -> None:
         for at, fact in enumerate(rows[domain]):
             shared: Json = {name: getattr(fact, name) for name in ("id", "block", "relation", "code_sha256")}
             shared |= {"arm": arm, "domain": domain, "question": texts[domain][at], "expected": fact.answer}
             shared |= {"answer": answers[at], "correct": read_number(answers[at]) == fact.answer}
             routed = by[at] if by and by[at] != GENERAL else None
-            found.append(ExpertAnswer(**shared, routed=routed, tokens=tokens[at] if tokens else 0))
+            found.append(ExpertAnswer(**shared, routed=routed, tokens=len(inputs[at]) if inputs else 0))
 
-    def book(arm: str, domain: str, inputs: Sequence[Tensor], by: Sequence[str] = ()) -> str:
-        """Let the base answer, and return the digest of its scores."""
-        answers, scores = base.answers(inputs)
-        record(arm, domain, answers, [len(row) for row in inputs], by)
-        return scores
+    def ask_base(arm: str, domain: str, inputs: Sequence[Tensor], by: Sequence[str] = ()) -> None:
+        record(arm, domain, base.answers(inputs), inputs, by)
 
-    # At both ends: nothing in between may change the base.
-    before = base.digest
-    plain = {name: base.embed_prompts(list(map(frame.prompt, own))) for name, own in texts.items()}
-    closed = {name: book("closed", name, inputs) for name, inputs in plain.items()}
+    for name, asked in texts.items():
+        ask_base("closed", name, base.embed_prompts(list(map(frame.prompt, asked))))
     told = documents(facts)
     for domain in domains:
         asked, own = texts[domain], [said[pair] for pair in own_pairs[domain]]
         by = [domain] * len(own)
-        book("oracle", domain, workspace.inject(asked, own), by)
+        ask_base("oracle", domain, workspace.inject(asked, own), by)
         if len(own) > 1:
             # Never by 0: each question gets the token of another one.
             turn = random.Random(f"{workspace.settings.seed} {domain}").randrange(1, len(own))
-            book("shuffled", domain, workspace.inject(asked, own[-turn:] + own[:-turn]), by)
+            ask_base("shuffled", domain, workspace.inject(asked, own[-turn:] + own[:-turn]), by)
         shown = [
             frame.prompt(text, told[fact.block], document=True) for text, fact in zip(asked, rows[domain], strict=True)
         ]
-        book("told", domain, base.embed_prompts(shown))
+        ask_base("told", domain, base.embed_prompts(shown))
         record("expert", domain, own, (), ())
-        book("expert as text", domain, base.embed_prompts(list(map(frame.prompt, asked, own))))
+        ask_base("expert as text", domain, base.embed_prompts(list(map(frame.prompt, asked, own))))
     for name, pairs in routes.items():
-        book("routed", name, workspace.inject(texts[name], list(map(said.get, pairs))), [by for _, by in pairs])
-    return found, {
-        "elsewhere": router.route(encode(base, ELSEWHERE)).count(GENERAL),
-        "general_exact": base.digest == before and base.answers(plain[GENERAL])[1] == closed[GENERAL],
-        "slots": workspace.settings.codebook.slots,
-    }
+        ask_base("routed", name, workspace.inject(texts[name], list(map(said.get, pairs))), [by for _, by in pairs])
+    elsewhere = router.route(encode(base, ELSEWHERE)).count(GENERAL)
+    return found, {"elsewhere": elsewhere, "base_unchanged": base.digest == before}
 
 
 def answer(folder: Path, asked: Sequence[str]) -> list[Json]:
@@ -806,8 +778,8 @@ def answer(folder: Path, asked: Sequence[str]) -> list[Json]:
         cosines = {name: values.tolist() for name, values in router.cosines(states).items()}
         routes = list(zip(asked, router.route(states), strict=True))
         said = workspace.ask_experts(routes)
-        answers, _ = base.answers(workspace.inject(asked, list(map(said.get, routes))))
-        without, _ = base.answers(base.embed_prompts(list(map(frame.prompt, asked))))
+        answers = base.answers(workspace.inject(asked, list(map(said.get, routes))))
+        without = base.answers(base.embed_prompts(list(map(frame.prompt, asked))))
     return [
         {
             "question": text,

@@ -35,12 +35,12 @@ def export(
 
     report = export_folder(folder, form, out, force=force, jobs=jobs, unsafe=unsafe_no_sandbox)
     if as_json:
-        print(json.dumps(report.to_json(), indent=2))
+        print(json.dumps(report, indent=2))
         return
-    for name, rows in report.rows.items():
+    for name, rows in report["rows"].items():
         print(f"{plural(rows, 'row'):>12}  {name}")
-    for reason, number in report.skipped.items():
+    for reason, number in report["skipped"].items():
         print(make_visible(f"{number:>12,}  left out: {reason}"))
-    if report.withheld:
-        print(f"{report.withheld:>12,}  left out: the license does not permit redistribution")
+    if withheld := report["withheld"]:
+        print(f"{withheld:>12,}  left out: the license does not permit redistribution")
     print(make_visible(f"written to {out}"))

@@ -40,7 +40,7 @@ from extract.specs.make import (
 )
 from extract.specs.outline import read_outline
 from lemur.export.attack_guest import RANDOM, TOLERANCE, Attacked, Problem
-from lemur.export.records import ExportContents, KernelProblem
+from lemur.export.records import KernelProblem
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.tables import read_rows
@@ -143,41 +143,29 @@ class ProblemText:
         )
 
 
-def export_kernelbench(folder: Path, table: Path, *, jobs: int | None = None, unsafe: bool = False) -> ExportContents:
-    """Return a problem for each block that runs forward and gives one tensor; one that can be cheated has no file.
+def build_problems(
+    folder: Path, table: Path, skipped: Counter[str], *, jobs: int | None, unsafe: bool
+) -> Iterator[KernelProblem]:
+    """Yield a problem for each block that runs forward and gives one tensor, with what withstands trivial answers.
 
     Args:
         folder: an extraction folder.
         table: its table of blocks, without the code that may not be redistributed.
+        skipped: counts the blocks that are left out, by reason.
         jobs, unsafe: worker processes that run the problems, and whether without the sandbox.
     Raises: UserError if no sandbox is available.
     """
-    skipped: Counter[str] = Counter()
-    signatures = {
-        spec.block: (
-            positional_names(spec.constructor),
-            positional_names(spec.forward),
-            None if spec.algorithm is None else spec.algorithm.returns,
-        )
-        for spec in read_specs(folder)
+    names = {
+        spec.block: (positional_names(spec.constructor), positional_names(spec.forward)) for spec in read_specs(folder)
     }
     texts: dict[str, tuple[Block, ProblemText]] = {}
     for row in read_rows([table], Block):
         if row.code is None and row.code_sha256 is not None:
             continue  # counted as withheld
         try:
-            texts[row.block] = row, build_problem(row, *signatures.get(row.block, ()))
+            texts[row.block] = row, build_problem(row, *names.get(row.block, ()))
         except RefusedError as refusal:
             skipped[str(refusal)] += 1
-    problems = list(_attack(texts, skipped, jobs, unsafe=unsafe))
-    files = {f"level1/{problem.name}": problem.code for problem in problems if problem.hackable is None}
-    return ExportContents({"problems": {"test": problems}}, skipped, files)
-
-
-def _attack(
-    texts: Mapping[str, tuple[Block, ProblemText]], skipped: Counter[str], jobs: int | None, *, unsafe: bool
-) -> Iterator[KernelProblem]:
-    """Yield the problems in the order of their blocks, with what withstands trivial answers."""
     requires = sorted({name for row, _ in texts.values() for name in row.requires})
     runtime = runtime_for(requires, known=sorted({row.source.partition("@")[0] for row, _ in texts.values()}))
     folders = [str(path) for path in runtime.folders]
@@ -210,14 +198,12 @@ def _attack(
         )
 
 
-def build_problem(
-    row: Block, constructor: Sequence[str] = (), forward: Sequence[str] = (), returns: object = None
-) -> ProblemText:
+def build_problem(row: Block, constructor: Sequence[str] = (), forward: Sequence[str] = ()) -> ProblemText:
     """Return a block as the text of a problem.
 
     Args:
         row: the block, with its code.
-        constructor, forward, returns: names of positional parameters, and the result, as its spec states them.
+        constructor, forward: names of positional parameters, as its spec states them.
     Raises: RefusedError if it does not run forward, or not in this form.
     """
     if not at_least(row.level, "forward"):
@@ -227,7 +213,7 @@ def build_problem(
     printed = print_call(row, row.code)
     if calls is None or calls.forward is None or observed is None or not observed.cases or not printed:
         raise RefusedError("no call is stated")
-    if len(observed.cases[0].outputs) != 1 or returns not in (None, "tensor"):
+    if len(observed.cases[0].outputs) != 1:
         raise RefusedError("does not return one tensor")
     defined = read_outline(row.code).names
     if taken := [name for name in _OWN if name in defined]:

@@ -1,18 +1,18 @@
-"""Rows of exported tables, and what an export returns before it is written."""
+"""The kind of folder that an export is: rows of its tables, its card, and the files of its problems."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
 
 from lemur_core.files import Json
+from lemur_core.files.atomic import write_text
 from lemur_core.files.markdown import code_span, count, table
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card
 from manifests.folders.kinds import Folder, Kind, Named, files_by_split
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import read_rows
 from manifests.records import ChatMessage, Record, Sha256
 
 
@@ -87,6 +87,29 @@ def _card(folder: Path, manifest: Manifest) -> Card:
     )
 
 
+def write_files(folder: Path, rows: Iterable[ExportedRow]) -> None:
+    """Write the files of the problems among these rows."""
+    for row in rows:
+        if isinstance(row, KernelProblem) and row.hackable is None:
+            (folder / "level1").mkdir(exist_ok=True)
+            write_text(folder / "level1" / row.name, row.code)
+
+
+def _derive(folder: Folder, made: Path) -> Json:
+    """Write the files of the problems again, and count the rows; see `Derive`."""
+    rows = list(_rows(folder.path))
+    write_files(made, (row for _, row in rows))
+    present = dict.fromkeys(folder.manifest.counts["rows"], 0) | Counter(name for name, _ in rows)
+    return {"counts": {"rows": present}}
+
+
+def _rows(folder: Path) -> Iterator[tuple[str, ExportedRow]]:
+    for name, (record, _) in EXPORT.tables.items():
+        for row in EXPORT.rows(folder, record):
+            assert isinstance(row, ExportedRow)
+            yield name, row
+
+
 #: All tables that an export may have; a folder has those of its form.
 EXPORT = Kind(
     name="export",
@@ -109,48 +132,6 @@ EXPORT = Kind(
         "problems": Named("problem", ("name", "block"), ("block", "cases", "hackable", *_ABOUT)),
         "prompt_completion": Named("conversation", ("id",), ("task", *_ABOUT)),
     },
+    derive=_derive,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ExportContents:
-    """The contents of an export.
-
-    Attributes:
-        tables: rows by the name of a table in `EXPORT`, then by split.
-        skipped: how many blocks or conversations were left out, by reason.
-        files: further files by path.
-    """
-
-    tables: Mapping[str, Mapping[str, Sequence[ExportedRow]]]
-    skipped: Counter[str]
-    files: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> int:
-        """Return the number of rows of all tables."""
-        return sum(len(rows) for table in self.tables.values() for rows in table.values())
-
-
-# What is verified, listed and shown of an export.
-
-
-def derive(folder: Folder, made: Path) -> Json:
-    """Write the files of the problems again, and count the rows; see `Derive`."""
-    rows = list(_rows(folder.path))
-    for _, row in rows:
-        if isinstance(row, KernelProblem) and row.hackable is None:
-            (made / "level1").mkdir(exist_ok=True)
-            (made / "level1" / row.name).write_text(row.code, encoding="utf-8", newline="\n")
-    present = dict.fromkeys(folder.manifest.counts["rows"], 0) | Counter(name for name, _ in rows)
-    return {"counts": {"rows": present}}
-
-
-def _rows(folder: Path) -> Iterator[tuple[str, ExportedRow]]:
-    for name, (record, _) in EXPORT.tables.items():
-        for row in read_rows(EXPORT.files(folder, name), record):
-            assert isinstance(row, ExportedRow)
-            yield name, row
-
-
-KINDS = (replace(EXPORT, derive=derive),)
+KINDS = (EXPORT,)

@@ -2,13 +2,15 @@
 
 Whatever a process reports that runs foreign code, that code can make up. So a network is trained in fresh processes,
 each with a seed and images of its own: five random patterns with noise. What comes back are scores of further images,
-whose labels only we have. If training moved the scores toward these labels, rather than toward the same labels in any
-other order, the network learned. By chance, that happens in each of the two processes at most 4 times in 120: in two
-modes, after few epochs or after many.
+whose labels only we have: they are drawn from the code and from a key of this cache, without which code that carries
+its own text could draw them, too. If training moved the scores toward these labels, rather than toward the same labels
+in any other order, the network learned. By chance, that happens in each of the two processes at most 4 times in 120: in
+two modes, after few epochs or after many.
 """
 
 import base64
 import hashlib
+import secrets
 from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
@@ -16,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from lemur.synthesis.learning_guest import CLASSES, IN_SHAPE, BrokenNetwork, LearningTask, ScoreChange
+from lemur_core.files.atomic import atomic_file
+from lemur_core.files.cache import cache_folder
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.stage import Retries, SandboxStage
@@ -48,11 +52,12 @@ def confirm(
     Raises: UserError if no sandbox is available.
     """
     refused: dict[int, tuple[str, str]] = {}
+    key = _read_key()
     waiting = [(number, run) for number in codes for run in range(_RUNS)]
     for epochs in _EPOCHS:
-        tasks = {f"{number} {run}": _draw(*codes[number], run, prm, epochs) for number, run in waiting}
+        tasks = {f"{number} {run}": _draw(key, *codes[number], run, prm, epochs) for number, run in waiting}
         waiting = []
-        for reply in CONFIRM.run(box, {key: task for key, (task, _) in tasks.items()}):
+        for reply in CONFIRM.run(box, {name: task for name, (task, _) in tasks.items()}):
             number, run = map(int, reply.key.split(" "))
             if reply.answer is None:
                 refused[number] = ("learns", reply.ending())
@@ -65,9 +70,20 @@ def confirm(
     return refused | {number: ("learns", unmoved) for number, _ in waiting}
 
 
-def _draw(code: str, name: str, run: int, prm: Mapping[str, Any], epochs: int) -> tuple[LearningTask, list[int]]:
+def _read_key() -> bytes:
+    """Return the key that no network knows; it is kept, so that the same code is judged the same way again."""
+    path = cache_folder("synthesis") / "confirm.key"
+    if not path.exists():
+        with atomic_file(path) as part:
+            part.write_bytes(secrets.token_bytes(32))
+    return path.read_bytes()
+
+
+def _draw(
+    key: bytes, code: str, name: str, run: int, prm: Mapping[str, Any], epochs: int
+) -> tuple[LearningTask, list[int]]:
     """Draw the images for one run. Returns: also the labels of the unseen images."""
-    digest = hashlib.sha256(f"{run} {code}".encode()).digest()
+    digest = hashlib.blake2b(f"{run} {code}".encode(), key=key, digest_size=32).digest()
     generator = np.random.default_rng(list(digest))
     labels = generator.permutation(CLASSES)[:_PATTERNS]
     cells = generator.standard_normal((_PATTERNS, IN_SHAPE[0], _CELLS, _CELLS))

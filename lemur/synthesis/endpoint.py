@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -43,7 +43,6 @@ _DIGITS = 18  # of a number; a longer one counts nothing, and Python refuses to 
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _OURS = frozenset({401, 403, 404, 405})  # retrying would not help
 _LONGEST_PAUSE = 60.0  # seconds
-_DOUBLINGS = 16  # of the pause; more would not matter
 _SECRET = 16  # characters; a shorter key is a placeholder, and may be a word of an answer
 
 
@@ -66,112 +65,82 @@ class Answer:
     why: str = ""
 
 
-Take = Callable[[int, Answer], None]
-
-
 class Model(Protocol):
-    """A language model; `identity` distinguishes it from all others."""
+    """A language model."""
 
     name: str
-    identity: str
 
-    def ask(self, requests: Sequence[Request], sampling: Sampling, take: Take) -> None:
-        """Pass `take` the answer to each request, with its index, as it arrives.
-
-        Raises: UserError if no request can be answered.
-        """
-
-
-def read_answer(text: str, prompt_tokens: object = None, answer_tokens: object = None, finish: object = None) -> Answer:
-    """Return an answer with what an endpoint reports about it; counts that count nothing, and reasons that are not a
-    word, are left out."""
-    reason = finish if isinstance(finish, str) and _FINISH.fullmatch(finish) else None
-    prompt, answered = (
-        number if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _MAX_TOKENS else None
-        for number in (prompt_tokens, answer_tokens)
-    )
-    return Answer(clean_text(text), prompt, answered, reason)
-
-
-def ask(
-    model: Model, requests: Sequence[Request], sampling: Sampling, label: str, *, again: bool = False
-) -> list[Answer]:
-    """Return the answers in the order of the requests, cached ones first. Args: again: ignore cached answers.
-
-    Raises: UserError if no request can be answered, or an answer cannot be cached.
-    """
-    answers: dict[int, Answer] = {}
-    whole = (json.dumps([model.identity, asdict(sampling), asdict(one)], sort_keys=True) for one in requests)
-    keys = [hashlib.sha256(text.encode()).hexdigest() for text in whole]
-    with OutcomeStore("synthesis") as store:
-        for index, key in enumerate(keys):
-            if not again and (kept := store.recall(key)) is not None:
-                answers[index] = read_answer(*json.loads(kept))
-        if answers:
-            note(f"{model.name}: {plural(len(answers), 'answer')} from an earlier run")
-        new = [index for index in range(len(requests)) if index not in answers]
-        if new:
-            with progress(f"{model.name}: {label}", len(new), "answers") as advance:
-
-                def take(number: int, answer: Answer) -> None:
-                    if answer.text is not None:
-                        facts = [answer.text, answer.prompt_tokens, answer.answer_tokens, answer.finish]
-                        store.remember(keys[new[number]], json.dumps(facts).encode())
-                    answers[new[number]] = answer
-                    advance(1)
-
-                try:
-                    model.ask([requests[index] for index in new], sampling, take)
-                except sqlite3.Error as error:
-                    raise UserError(
-                        f"an answer cannot be cached: {error}; free space, or set LEMUR_CURATOR_CACHE to another"
-                        " folder, and run again: earlier answers are kept"
-                    ) from error
-    return [answers[index] for index in range(len(requests))]
-
-
-# -- the endpoint ------------------------------------------------------------------------------------------------------
+    def ask(self, requests: Sequence[Request], sampling: Sampling, label: str) -> list[Answer]:
+        """Return the answers in the order of the requests. Raises: UserError if none can be answered."""
 
 
 class Endpoint:
     """A model by its name at an endpoint.
 
-    Args: pause: seconds before the first retry; doubles with each retry.
+    Args: pause: seconds before the first retry; doubles with each retry. again: ignore cached answers.
     Raises: UsageError if the URL is invalid.
     """
 
-    def __init__(self, name: str, service: Service, pause: float = 1.0) -> None:
+    def __init__(self, name: str, service: Service, pause: float = 1.0, *, again: bool = False) -> None:
         self._target, self._url = find_address(service), service.url.rstrip("/")
-        self.name, self.identity = name, f"{name}@{self._url}"
-        self._service, self._pause = service, pause
+        self.name, self._service, self._pause, self._again = name, service, pause, again
         self._key = os.environ.get(service.key_name) or ""
 
-    def ask(self, requests: Sequence[Request], sampling: Sampling, take: Take) -> None:
-        """Hand `take` the answer to each request. Raises: UserError if the endpoint refuses us."""
-        waiting = iter(enumerate(requests))
-        agent = {"Accept-Encoding": "identity", "User-Agent": "lemur-curator"}
-        headers = {"Authorization": f"Bearer {self._key or 'none'}"} | agent
+    def ask(self, requests: Sequence[Request], sampling: Sampling, label: str) -> list[Answer]:
+        """Return the answers in the order of the requests, cached ones first.
 
-        async def work(client: httpx2.AsyncClient) -> None:
-            for index, request in waiting:
-                body = {"model": self.name, "messages": list(request.messages), "seed": request.seed}
-                take(index, await self._retry(client, body | asdict(sampling)))
+        Raises: UserError if the endpoint refuses us, or an answer cannot be cached.
+        """
+        parts = ([f"{self.name}@{self._url}", asdict(sampling), asdict(request)] for request in requests)
+        keys = [hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest() for part in parts]
+        answers: dict[int, Answer] = {}
+        with OutcomeStore("synthesis") as store:
+            for index, key in enumerate(keys):
+                if not self._again and (kept := store.recall(key)) is not None:
+                    answers[index] = _read_answer(*json.loads(kept))
+            if answers:
+                note(f"{self.name}: {plural(len(answers), 'answer')} from an earlier run")
+            waiting = [index for index in range(len(requests)) if index not in answers]
+            left = iter(waiting)
 
-        async def work_in_parallel() -> None:
-            # The client's own time limits are for one read each; ours is for the whole.
-            async with httpx2.AsyncClient(headers=headers, follow_redirects=False, timeout=None) as client:
-                await asyncio.gather(*(work(client) for _ in range(self._service.at_once)))
+            async def work(client: httpx2.AsyncClient) -> None:
+                for index in left:
+                    request = requests[index]
+                    body = {"model": self.name, "messages": list(request.messages), "seed": request.seed}
+                    answer = answers[index] = await self._retry(client, body | asdict(sampling))
+                    if answer.text is not None:
+                        facts = [answer.text, answer.prompt_tokens, answer.answer_tokens, answer.finish]
+                        store.remember(keys[index], json.dumps(facts).encode())
+                    advance(1)
 
-        asyncio.run(work_in_parallel())
+            async def work_in_parallel() -> None:
+                agent = {"Accept-Encoding": "identity", "User-Agent": "lemur-curator"}
+                headers = {"Authorization": f"Bearer {self._key or 'none'}"} | agent
+                # The client's own time limits are for one read each; ours is for the whole.
+                async with httpx2.AsyncClient(headers=headers, follow_redirects=False, timeout=None) as client:
+                    await asyncio.gather(*(work(client) for _ in range(self._service.at_once)))
+
+            if waiting:
+                with progress(f"{self.name}: {label}", len(waiting), "answers") as advance:
+                    try:
+                        asyncio.run(work_in_parallel())
+                    except sqlite3.Error as error:
+                        raise UserError(
+                            f"an answer cannot be cached: {error}; free space, or set LEMUR_CURATOR_CACHE to another"
+                            " folder, and run again: earlier answers are kept"
+                        ) from error
+        return [answers[index] for index in range(len(requests))]
 
     async def _retry(self, client: httpx2.AsyncClient, body: Json) -> Answer:
+        pause = self._pause
         for attempt in range(self._service.retries + 1):
             try:
                 return await self._post(client, body)
             except RetryableError as trouble:
                 why = str(trouble)
             if attempt < self._service.retries:
-                await asyncio.sleep(min(self._pause * 2 ** min(attempt, _DOUBLINGS), _LONGEST_PAUSE))
+                await asyncio.sleep(min(pause, _LONGEST_PAUSE))
+                pause = min(2 * pause, _LONGEST_PAUSE)
         return Answer(why=f"no answer in {self._service.retries + 1} requests; last error: {why}")
 
     async def _post(self, client: httpx2.AsyncClient, body: Json) -> Answer:
@@ -204,22 +173,21 @@ class Endpoint:
         usage = usage if isinstance(usage, dict) else {}
         text = self._without_key(text) if len(self._key) >= _SECRET else text
         counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        return read_answer(text, *counts, choice.get("finish_reason"))
+        return _read_answer(text, *counts, choice.get("finish_reason"))
 
     def _refuse(self, response: httpx2.Response, content: bytes | None) -> Answer:
         """Return the failure of a refused request. Raises: UserError if no retry can help; RetryableError."""
         status = response.status_code
         said = "a long message" if content is None else content.decode("utf-8", "replace") or response.reason_phrase
+        if response.has_redirect_location:
+            said = f"redirects to {response.headers['Location']}; pass the final address"
         message = f"status {status}: {self._clean(said)}"
         if status in _PASSING:
             raise RetryableError(message)
-        kept = "; what it answered before is cached"
-        if response.has_redirect_location:
-            elsewhere = self._clean(response.headers["Location"])
-            raise UserError(f"{self._url}: status {status}: redirects to {elsewhere}; pass the final address{kept}")
-        if status in _OURS:
+        if status in _OURS or response.has_redirect_location:
             key = "is the key right? it is read from" if self._key else "a key would be read from"
-            raise UserError(f"{self._url}: refuses with {message}; {key} {self._service.key_name}{kept}")
+            kept = "what it answered before is cached"
+            raise UserError(f"{self._url}: refuses with {message}; {key} {self._service.key_name}; {kept}")
         return Answer(why=message)
 
     def _clean(self, error: object) -> str:
@@ -228,6 +196,17 @@ class Endpoint:
     def _without_key(self, text: str) -> str:
         """Remove the key from a message: an endpoint may repeat it."""
         return text.replace(self._key, "(key)") if self._key else text
+
+
+def _read_answer(text: str, prompt_tokens: object, answer_tokens: object, finish: object) -> Answer:
+    """Return an answer with what an endpoint reports about it; counts that count nothing, and reasons that are not a
+    word, are left out."""
+    prompt, answered = (
+        number if type(number) is int and 0 <= number < _MAX_TOKENS else None
+        for number in (prompt_tokens, answer_tokens)
+    )
+    reason = finish if isinstance(finish, str) and _FINISH.fullmatch(finish) else None
+    return Answer(clean_text(text), prompt, answered, reason)
 
 
 def find_address(service: Service) -> str:

@@ -14,15 +14,11 @@ from curate.compute.runs import PRM
 from curate.sources.folders import RECORDS
 from extract.model.results import wilson
 from lemur_core.files import Json
-from lemur_core.files.atomic import atomic_folder, write_text
+from lemur_core.files.atomic import write_text
 from lemur_core.files.markdown import code_span, count, plain, plural, table
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card
 from manifests.folders.kinds import Check, Folder, Kind, Named, check_faults
-from manifests.folders.manifest import (
-    Manifest,
-    Stopwatch,
-    describe_parent,
-)
+from manifests.folders.manifest import Manifest
 from manifests.folders.tables import write_table, write_tables
 from manifests.provenance.licenses import NOASSERTION
 from manifests.records import SynthesisAttempt, Synthesized, arrow_schema
@@ -39,65 +35,6 @@ PARAMETERS: Json = PRM | {"transform": "norm_32_flip", "batch": 64}
 
 _FAULTS = 12  # in the report
 _CHARACTERS = 160  # of a fault there
-
-FORMAT = Kind(
-    "synthesis",
-    "lemur synthesize",
-    {
-        "networks": (Synthesized, {"train": f"{RECORDS}/train-*.parquet"}),
-        "attempts": (SynthesisAttempt, {"full": ATTEMPTS}),
-    },
-    default="networks",
-    tags=("pytorch", "code", "synthetic"),
-    disclosure=replace(
-        SNAPSHOT_DISCLOSURE,
-        uses=("Measuring language models that write networks, and training them on attempts with their outcome.",),
-        limits=("A network was proved as docs/synthesis.md says, no further.", *SNAPSHOT_DISCLOSURE.limits[-1:]),
-        biases=("Networks resemble what the models were trained on, and blocks are those of the library.",),
-        collection="A language model wrote the networks on request; a program ran and compared each in a sandbox.",
-    ),
-    named={
-        "networks": Named(
-            "network",
-            ("nn", "id"),
-            ("id", "model", "attempt", "round", "block", "license"),
-            own="id",
-            codes="block_code",
-        )
-    },
-)
-
-
-def write_synthesis(
-    out: Path,
-    attempts: Sequence[SynthesisAttempt],
-    networks: Sequence[Synthesized],
-    parameters: Mapping[str, object],
-    folders: Sequence[Path],
-    *,
-    license_: str,
-    watch: Stopwatch,
-    force: bool,
-) -> Json:
-    """Write the folder `out` atomically, and return its counts.
-
-    Args: attempts: by attempt, then round. folders: those that were compared with, among them the library.
-    Raises: UserError if the folder cannot be written.
-    """
-    counts, model = count_attempts(attempts), attempts[0].model
-    with atomic_folder(out, force=force) as folder:
-        rows = write_contents(folder, attempts, networks, parameters)
-        parents = list({parent.sha256: parent for parent in map(describe_parent, folders)}.values())
-        FACED.finish(
-            folder,
-            rows,
-            watch,
-            parameters=dict(parameters),
-            parents=parents,
-            counts={model: counts},
-            details={"license": license_},
-        )
-    return counts
 
 
 def write_contents(
@@ -173,9 +110,6 @@ def _card(_: Path, manifest: Manifest) -> Card:
     )
 
 
-FACED = replace(FORMAT, card=_card)
-
-
 def _report(attempts: Sequence[SynthesisAttempt], parameters: Mapping[str, object]) -> str:
     first, last = [attempt for attempt in attempts if attempt.round == 0], last_answers(attempts)
     rows = []
@@ -183,38 +117,27 @@ def _report(attempts: Sequence[SynthesisAttempt], parameters: Mapping[str, objec
         cells = [step]
         for group in (first, last):
             reached = [attempt for attempt in group if number <= len(attempt.passed)]
-            through = sum(step in attempt.passed for attempt in reached)
-            cells += [f"{through} of {len(reached)}", _interval(through, len(reached))]
+            cells.append(f"{sum(step in attempt.passed for attempt in reached)} of {len(reached)}")
         rows.append(cells)
     solved, mended = (sum(attempt.failed is None for attempt in group) for group in (first, last))
+    low, high = wilson(mended, len(last))
     counts = count_attempts(attempts)
     lines = [
         f"# Synthesis by {code_span(attempts[0].model)}",
         "",
-        f"{plural(len(last), 'attempt')}, {plural(len(attempts), 'answer')}: **{mended} accepted**"
-        f" ({_interval(mended, len(last))}); {solved} at the first answer, so repair gains {mended - solved}."
+        f"{plural(len(last), 'attempt')}, {plural(len(attempts), 'answer')}: **{mended} accepted** ({low:.1%} to"
+        f" {high:.1%}, a 95 % Wilson interval); {solved} at the first answer, so repair gains {mended - solved}."
         f" {count(counts['prompt_tokens'])} tokens of prompts, {count(counts['answer_tokens'])} of answers.",
         "",
-        "Through each step, of those that reached it; intervals are 95 % Wilson intervals.",
+        "Through each step, of those that reached it:",
         "",
-        *table(["step", "first answer", "interval", "last answer", "interval"], rows),
+        *table(["step", "first answer", "last answer"], rows),
     ]
     faults = Counter((one.failed, (one.error or "").partition("\n")[0]) for one in last if one.failed is not None)
     if faults:
-        rows = [[step or "", plain(_shorten(error)), str(of)] for (step, error), of in faults.most_common(_FAULTS)]
+        rows = [[step or "", plain(error[:_CHARACTERS]), str(of)] for (step, error), of in faults.most_common(_FAULTS)]
         lines += ["The commonest faults of the last answers:", "", *table(["step", "error", "attempts"], rows, 2)]
     return "\n".join([*lines, f"`{json.dumps(dict(parameters), sort_keys=True, ensure_ascii=False)}`", ""])
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]} …"
-
-
-def _interval(part: int, whole: int) -> str:
-    if not whole:
-        return "–"
-    low, high = wilson(part, whole)
-    return f"{100 * low:.1f} to {100 * high:.1f} %"
 
 
 # -- verify ------------------------------------------------------------------------------------------------------------
@@ -222,7 +145,7 @@ def _interval(part: int, whole: int) -> str:
 
 def _derive(folder: Folder, made: Path) -> Json:
     """Write again what follows from the attempts; see `Derive`."""
-    stored = {row.nn: row for row in FORMAT.rows(folder.path, Synthesized)}
+    stored = {row.nn: row for row in KIND.rows(folder.path, Synthesized)}
     attempts = [
         attempt.model_copy(
             update={
@@ -230,7 +153,7 @@ def _derive(folder: Folder, made: Path) -> Json:
                 "nn": None if attempt.failed is not None else lemur_name(attempt.code or "", PREFIX),
             }
         )
-        for attempt in FORMAT.rows(folder.path, SynthesisAttempt)
+        for attempt in KIND.rows(folder.path, SynthesisAttempt)
     ]
     license_ = folder.manifest.details.get("license") or NOASSERTION
     networks = [
@@ -244,7 +167,7 @@ def _derive(folder: Folder, made: Path) -> Json:
 
 def _check_outcomes(folder: Folder) -> list[Check]:
     """Check the outcome of each attempt, and each accepted network."""
-    attempts, networks = list(FORMAT.rows(folder.path, SynthesisAttempt)), list(FORMAT.rows(folder.path, Synthesized))
+    attempts, networks = list(KIND.rows(folder.path, SynthesisAttempt)), list(KIND.rows(folder.path, Synthesized))
     wrong = []
     for attempt in attempts:
         where, failed = f"attempt {attempt.attempt}, round {attempt.round} of {attempt.model}", attempt.failed
@@ -265,4 +188,33 @@ def _check_outcomes(folder: Folder) -> list[Check]:
     ]
 
 
-KINDS = (replace(FACED, derive=_derive, laws=(_check_outcomes,)),)
+KIND = Kind(
+    "synthesis",
+    "lemur synthesize",
+    {
+        "networks": (Synthesized, {"train": f"{RECORDS}/train-*.parquet"}),
+        "attempts": (SynthesisAttempt, {"full": ATTEMPTS}),
+    },
+    default="networks",
+    tags=("pytorch", "code", "synthetic"),
+    disclosure=replace(
+        SNAPSHOT_DISCLOSURE,
+        uses=("Measuring language models that write networks, and training them on attempts with their outcome.",),
+        limits=("A network was proved as docs/synthesis.md says, no further.", *SNAPSHOT_DISCLOSURE.limits[-1:]),
+        biases=("Networks resemble what the models were trained on, and blocks are those of the library.",),
+        collection="A language model wrote the networks on request; a program ran and compared each in a sandbox.",
+    ),
+    named={
+        "networks": Named(
+            "network",
+            ("nn", "id"),
+            ("id", "model", "attempt", "round", "block", "license"),
+            own="id",
+            codes="block_code",
+        )
+    },
+    card=_card,
+    derive=_derive,
+    laws=(_check_outcomes,),
+)
+KINDS = (KIND,)

@@ -25,17 +25,17 @@ from typing import Any
 from curate.folder.reference_corpus import check_graphs
 from extract.search import open_index
 from lemur.synthesis import AttemptOptions, Sampling, Service
-from lemur.synthesis.endpoint import Answer, Endpoint, Message, Model, Request, ask
-from lemur.synthesis.folder import PREFIX, make_row, write_synthesis
+from lemur.synthesis.endpoint import Answer, Endpoint, Message, Model, Request
+from lemur.synthesis.folder import KIND, PREFIX, count_attempts, make_row, write_contents
 from lemur.synthesis.learning_guest import CLASSES, IN_SHAPE
 from lemur.synthesis.steps import Attempt, NetworkProposal, Prover
 from lemur_core.files import Json
-from lemur_core.files.atomic import check_free
+from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
 from manifests.folders.kinds import EXTRACTION
-from manifests.folders.manifest import Stopwatch
+from manifests.folders.manifest import Stopwatch, describe_parent
 from manifests.provenance import SPECS
 from manifests.provenance.licenses import NOASSERTION, is_permissive, parse_expression
 from manifests.records import Block, Spec, SynthesisAttempt
@@ -95,7 +95,13 @@ def run_synthesis(
     asked = {name: getattr(options, name) for name in ("attempts", "query", "goal", "seed")}
     parameters = {"model": model, **asked, "sampling": asdict(sampling)}
     records = [record for record, _ in tried]
-    return write_synthesis(out, records, networks, parameters, references, license_=license_, watch=watch, force=force)
+    counts = count_attempts(records)
+    with atomic_folder(out, force=force) as folder:
+        rows = write_contents(folder, records, networks, parameters)
+        parents = list({parent.sha256: parent for parent in map(describe_parent, references)}.values())
+        about: Json = {"counts": {model: counts}, "details": {"license": license_}}
+        KIND.finish(folder, rows, watch, parameters=parameters, parents=parents, **about)
+    return counts
 
 
 def synthesize(
@@ -105,18 +111,17 @@ def synthesize(
     prover: Prover,
     *,
     repairs: int = 1,
-    again: bool = False,
 ) -> list[Tried]:
     """Return all answers of a model, by attempt, then round.
 
-    Args: repairs: how often a failed attempt is requested again, with its error. again: ignore cached answers.
+    Args: repairs: how often a failed attempt is requested again, with its error.
     Raises: UserError if the model cannot be queried, or nothing can be checked.
     """
     waiting = [(attempt, first_messages(attempt)) for attempt in attempts]
     tried: list[Tried] = []
     for round_ in range(repairs + 1):
         requests = [Request(messages, attempt.seed) for attempt, messages in waiting]
-        answers = ask(model, requests, sampling, f"repair {round_}" if round_ else "code", again=again)
+        answers = model.ask(requests, sampling, f"repair {round_}" if round_ else "code")
         networks = [_read(attempt, answer) for (attempt, _), answer in zip(waiting, answers, strict=True)]
         prover.prove(networks)
         failed: list[tuple[Attempt, list[Message]]] = []

@@ -26,16 +26,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, cast
 
 from curate.compute.graphs import NetworkTracer, build_payload
 from curate.compute.runs import BATCH, PRM, TASK_DATASETS
-from curate.folder.novelty import novel
+from curate.folder.novelty import NoveltyIndex, Query
 from curate.model.corpus import code_features
-from curate.model.options import CurateOptions
 from curate.model.pretrained import find_pretrained
 from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
 from extract.proofs.rebuild import REBUILD
@@ -53,7 +52,6 @@ from lemur_core.graphs.serialization import load_graphs
 from lemur_core.sandbox import Failure
 from lemur_core.sandbox.cached import workers_within_memory
 from lemur_core.sandbox.stage import Retries, open_sandbox
-from lemur_core.similarity.minhash import jaccard
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from manifests.records import Spec
 from train.model.contract import check_contract
@@ -64,6 +62,7 @@ _OPERATIONS = 0.5  # the share of common operations, of all in both, that has to
 _ROUNDING = 1e-4  # of the largest value: the same computation, written otherwise
 _LAYOUT = MOVES - {"slice", "flip", "roll"}
 _ANOTHER = "; make another architecture"
+_NEAREST = ("name", "id", "lexical", "structural", "graph", "agreement", "known")
 
 _TRACE = replace(TRACE, retries=Retries.NONE, label="")
 _REBUILD = replace(REBUILD, label="")
@@ -113,8 +112,8 @@ class Prover:
         workers = workers_within_memory(jobs or available_cores(), CONFIRM.limits)
         self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
         self._box = open_sandbox(None, [TRACE, REBUILD, CONFIRM], {"jobs": workers, "unsafe": unsafe})
-        self._folders, self._jobs, self._unsafe = tuple(folders), jobs, unsafe
-        self._kept: list[NetworkProposal] = []
+        self._folders, self._jobs = tuple(folders), jobs
+        self._accepted: list[Query] = []
 
     def __enter__(self) -> "Prover":
         return self
@@ -122,6 +121,10 @@ class Prover:
     def __exit__(self, *error: object) -> None:
         self._tracer.__exit__(*error)
         self._box.__exit__(*error)
+
+    @cached_property
+    def _index(self) -> NoveltyIndex:
+        return NoveltyIndex(self._folders, jobs=self._jobs)
 
     def prove(self, networks: Sequence[NetworkProposal]) -> None:
         """Run all steps for networks that passed `answer`; accepted ones count as known for later ones.
@@ -191,37 +194,25 @@ class Prover:
                 network.fail("conforms", f"{network.attempt.spec.name}: {'; '.join(facts['faults'])}")
 
     def _check_novelty(self, networks: Sequence[NetworkProposal]) -> None:
-        if networks and self._folders:
-            codes = {str(number): network.code or "" for number, network in enumerate(networks)}
-            report = novel(codes, self._folders, task=TASK, jobs=self._jobs, unsafe=self._unsafe)
-            for network, facts in zip(networks, report["files"], strict=True):
-                near = facts["nearest"][0] if facts["nearest"] else None
-                network.facts["nearest"] = near and {
-                    name: near[name] for name in ("name", "id", "lexical", "structural", "graph", "agreement", "known")
-                }
-                if facts["verdict"] == "known" and near is not None:
-                    network.fail("novel", f"known: {', '.join(near['known'])}: {near['name']}{_ANOTHER}")
-        for network in networks:
-            for other in self._kept:
-                if network.step is None and (alike := _find_likeness(network, other)):
-                    network.fail("novel", f"attempt {other.attempt.number} of this run: {alike}{_ANOTHER}")
-            if network.step is None:
-                self._kept.append(network)
-
-
-def _find_likeness(network: NetworkProposal, other: NetworkProposal) -> str:
-    """Return what makes two networks duplicates of each other by curation's thresholds; empty if nothing does."""
-    if network.code == other.code:
-        return "the same code"
-    if network.graph == other.graph:
-        return "computes the same"
-    one, two = (code_features(each.code or "") for each in (network, other))
-    assert not isinstance(one, str)
-    assert not isinstance(two, str)
-    options = CurateOptions()
-    if jaccard(one.shingles, two.shingles) >= options.lexical_threshold:
-        return "near by text"
-    return "near by structure" if jaccard(one.elements, two.elements) >= options.structural_threshold else ""
+        if not networks:
+            return
+        queries = [
+            self._index.read(f"attempt {network.attempt.number} of this run", network.code or "")
+            for network in networks
+        ]
+        compared = self._index.compare(queries, self._tracer if self._index.has_graphs else None)
+        for network, novelty in zip(networks, compared, strict=True):
+            near = next(map(asdict, novelty.nearest), None)
+            network.facts["nearest"] = near and {name: near[name] for name in _NEAREST}
+            if novelty.known:
+                network.fail("novel", f"known: {novelty.reason}{_ANOTHER}")
+        new = [pair for pair in zip(networks, queries, strict=True) if pair[0].step is None]
+        repeats = self._index.find_repeats([*self._accepted, *(query for _, query in new)], self._tracer)
+        for number, (network, query) in enumerate(new, start=len(self._accepted)):
+            if number in repeats:
+                network.fail("novel", f"known: {repeats[number].how}{_ANOTHER}")
+            else:
+                self._accepted.append(query)
 
 
 def check_text(network: NetworkProposal) -> None:
@@ -316,7 +307,7 @@ for _modules, _names in (_line.split(":") for _line in _TABLE.strip().replace("\
         _MODULES.setdefault(_module, []).extend(_names.split())
 #: Of Python's functions and own names, those that a network may use; it may use all classes.
 _BUILTINS = re.compile(
-    "abs|all|any|ascii|bin|callable|chr|dir|divmod|format|hash|hex|id|input|isinstance|issubclass|iter|len|max|min|next"
+    "abs|all|any|ascii|bin|callable|chr|divmod|format|hash|hex|id|input|isinstance|issubclass|iter|len|max|min|next"
     "|oct|ord|pow|print|repr|round|sorted|sum|Ellipsis|NotImplemented"
 )
 _DUNDERS = re.compile(
@@ -335,8 +326,6 @@ _NEVER_REACHED = re.compile(
 _NEVER_CHANGED = frozenset(
     f"{prefix}{name}" for name in ("parameters", "buffers", "modules", "children") for prefix in ("", "named_")
 ) | {"state_dict", "load_state_dict", "get_submodule", "register_forward_hook"}
-#: Functions that are checked as what they look up.
-_BY_NAME = frozenset({"delattr", "dir", "getattr", "hasattr", "setattr"})
 
 
 def find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
@@ -357,20 +346,17 @@ class _Reader:
     def __init__(self, imports: Iterable[tuple[str, str]]) -> None:
         self._meanings = dict(sorted(imports, key=lambda pair: pair[1] in _MODULES))  # the last one stays, a module
         self._owners: set[ast.AST] = set()  # of attributes
-        self._written_out: set[ast.AST] = set()  # calls of `getattr` and the like, by their functions
 
     def check(self, node: ast.AST) -> Iterator[str]:
         """Yield the reasons against a node, without those against its parts."""
         for name, meaning in (*_list_imports(node), (_find_bound(node), "")):
             yield from _check_dunder(name)
             known = self._meanings.get(name)
-            if name in _BY_NAME or (known in _MODULES and meaning != known):
+            if known in _MODULES and meaning != known:
                 yield f"gives the name {name} to something else; rename it"
-        attribute = _as_attribute(node)
-        if isinstance(attribute, ast.Attribute):
-            self._owners.add(attribute.value)
-            self._written_out |= {node.func} if isinstance(node, ast.Call) else set()
-            yield from self._check_attribute(attribute)
+        if isinstance(node, ast.Attribute):
+            self._owners.add(node.value)
+            yield from self._check_attribute(node)
         if (module := self._find_module(node)) and node not in self._owners:
             yield f"uses the module {module} as a value; write out what is needed of it"
         match node:
@@ -379,11 +365,9 @@ class _Reader:
             case ast.ImportFrom(names=names):
                 module = "." * node.level + (node.module or "")
                 yield from (fault for each in names for fault in _check_import(module, each.name))
-            case ast.Name(id=name, ctx=ast.Load()) if node not in self._written_out:
+            case ast.Name(id=name, ctx=ast.Load()):
                 yield from _check_dunder(name)
-                if name in _BY_NAME:
-                    yield f"uses {name} with a name that is not written out; write it out, or use a dict or ModuleList"
-                elif not isinstance(getattr(builtins, name, ""), type | str) and not _BUILTINS.fullmatch(name):
+                if not isinstance(getattr(builtins, name, ""), type | str) and not _BUILTINS.fullmatch(name):
                     yield f"calls {name}"
             case ast.keyword(arg=str(name)):
                 yield from _check_dunder(name)
@@ -421,7 +405,7 @@ class _Reader:
     def _find_module(self, node: ast.AST) -> str:
         """Return the module that an expression means, if any."""
         names: list[str] = []
-        while isinstance(node := _as_attribute(node), ast.Attribute):
+        while isinstance(node, ast.Attribute):
             names.insert(0, node.attr)
             node = node.value
         meaning = ".".join([self._meanings.get(node.id, ""), *names]) if isinstance(node, ast.Name) else ""
@@ -447,16 +431,6 @@ def _is_listed(module: str, name: str) -> bool:
 def _check_dunder(name: str | None) -> Iterator[str]:
     if name and name.startswith("__") and name.endswith("__") and not _DUNDERS.fullmatch(name):
         yield f"uses {name}; of Python's own names only common ones may be used, such as __init__ and __name__"
-
-
-def _as_attribute(node: ast.AST) -> ast.AST:
-    """Return the attribute that `getattr` and the like look up by a name that is written out; any other node itself."""
-    match node:
-        case ast.Call(func=ast.Name(id=how), args=[owner, ast.Constant(value=str(name)), *_]) if how in _BY_NAME:
-            return ast.Attribute(owner, name, ast.Load() if how in ("getattr", "hasattr") else ast.Store())
-        case ast.Call(func=ast.Name(id="dir"), args=[owner]):
-            return ast.Attribute(owner, "__name__", ast.Load())  # it returns names alone, too
-    return node
 
 
 def _list_imports(node: ast.AST) -> list[tuple[str, str]]:

@@ -363,7 +363,7 @@ STATED: dict[str, Json] = {
     "synthesis": {"counts": _dict_of(_require(attempts=_Count, accepted=_Count)), "details": _SHARED},
     "experts-evaluation": {
         "counts": _allow(
-            scores=dict[str, dict[str, dict[str, _Figure]]], majority=Ratio, found=_require(general_exact=bool)
+            scores=dict[str, dict[str, dict[str, _Figure]]], majority=Ratio, found=_require(base_unchanged=bool)
         )
     },
 }  # fmt: skip

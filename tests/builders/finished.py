@@ -10,9 +10,9 @@ import torch
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_sources
-from lemur.experts.facts import ANSWERS, EVALUATED, load_settings, write_scores
-from lemur.experts.injection import Workspace
-from lemur.synthesis.folder import FACED, STEPS, count_attempts, make_row, write_contents
+from lemur.experts.facts import EVALUATION, load_settings, write_scores
+from lemur.experts.injection import ANSWERS, Workspace
+from lemur.synthesis.folder import KIND, STEPS, count_attempts, make_row, write_contents
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
 from manifests.folders.tables import write_table
 from manifests.records import ExpertAnswer, SynthesisAttempt, arrow_schema
@@ -118,7 +118,7 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
         SynthesisAttempt(**common, attempt=1, answer="x", passed=STEPS[:1], failed=STEPS[1], error="no", code=None, code_sha256=None, nn=None),
     ]  # fmt: skip
     row = make_row(attempts[0], "2" * 64, "3" * 64, "4" * 64, "MIT")
-    FACED.finish(
+    KIND.finish(
         folder,
         write_contents(folder, attempts, [row], {}),
         Stopwatch(),
@@ -143,10 +143,10 @@ def _write_experts(base: Path) -> dict[str, Path]:
     folder = base / "made" / "evaluation"
     folder.mkdir()
     write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in answers))
-    found = {"elsewhere": 20, "general_exact": True, "slots": 1}
+    found = {"elsewhere": 20, "base_unchanged": True}
     counts = write_scores(folder, answers, found)
-    parameters = {"domains": ["alpha", "beta"], "seed": 0, "margin": 0.0}
-    write_manifest(folder, _manifest(folder, EVALUATED, counts=counts, parameters=parameters))
+    parameters = {"domains": ["alpha", "beta"], "seed": 0, "least": -1.0}
+    write_manifest(folder, _manifest(folder, EVALUATION.name, counts=counts, parameters=parameters))
     return {"facts": workspace.folder("data"), "evaluation": folder}
 
 

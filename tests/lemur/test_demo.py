@@ -12,6 +12,7 @@ import pytest
 
 import lemur.demo
 from lemur.demo import (
+    CHECKS,
     EPOCHS,
     NETWORK,
     NETWORK_FACTS,
@@ -20,6 +21,7 @@ from lemur.demo import (
     Plan,
     StageOutcome,
     make_run,
+    network_facts,
     print_demo,
     quick_plan,
     run_demo,
@@ -73,7 +75,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> dict[str, BaseException | None]:
             (out / f".{name}.part").unlink()
             (out / name).write_text(f"{plan.seed} " + "".join((out / other).read_text() for other in before))
 
-        return name, make, lambda out: ({"size": (out / name).stat().st_size}, "done")
+        return name, make, lambda out: f"{(out / name).stat().st_size} bytes"
 
     names = list(STAGES)
     monkeypatch.setattr(lemur.demo, "STAGES", {name: stage(name, names[:at]) for at, name in enumerate(names)})
@@ -228,14 +230,15 @@ def test_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     print_demo(small_plan(tmp_path), out, as_json=True)
     said = json.loads(capsys.readouterr().out)
     assert [(stage["stage"], stage["made"]) for stage in said["stages"]] == [(name, True) for name in STAGES]
-    counts = {stage["stage"]: stage["counts"] for stage in said["stages"]}
-    assert counts["blocks"] == {"classes": 1, "executed": 1, "backward": 1}
-    assert counts["snapshot"]["rows"] == 5
-    assert counts["network"]["blocks"] == ["tinyvision::tinyvision.layers.squeeze.SqueezeExcite"]
-    assert (counts["run"]["data"], counts["run"]["epochs"], counts["run"]["train_images"]) == (
-        "synthetic (smoke test only)", 1, 60
-    )  # fmt: skip
-    assert counts["verify"]["folders"] == ["blocks", "snapshot", "run"]
+    assert {stage["stage"]: stage["text"].partition("% of ")[2] or stage["text"] for stage in said["stages"]} == {
+        "blocks": "1 class: 1 execute, 1 learn",
+        "snapshot": "1 of 1 codes kept",
+        "network": f"{network_facts(out)['name']}, 1 found block",
+        "run": "the generated test images, short run: 1 epoch of 60 images",
+        "verify": f"{len(json.loads((out / CHECKS).read_text()))} checks hold: blocks, snapshot, run",
+    }
+    (part,) = network_facts(out)["ingredients"]
+    assert part["block"] == "tinyvision::tinyvision.layers.squeeze.SqueezeExcite"
     shutil.rmtree(out / "run")
     print_demo(small_plan(tmp_path), out)
     told = capsys.readouterr()

@@ -61,10 +61,22 @@ def test_each_kind_of_change(both: tuple[str, str], tmp_path: Path) -> None:
     assert difference.prefixes["a"] == {"before": 3, "after": 2, "changed": 1, "runs": 1, "best": 1}
     assert difference.prefixes["b"] == {"before": 1, "after": 2, "renamed": 1, "copied": 1, "gone": 1}
     back = diff(*reversed(both))
-    assert back.counts() == {**difference.counts(), "copied": 0, "gone": 1, "new": 1}
+    assert back.counts() == {**difference.counts(), "copied": 0, "gone": 2, "new": 1}
     assert not diff(both[0], both[0]).changes
     with pytest.raises(UserError, match="no such file or folder"):
         diff(tmp_path / "missing.jsonl", tmp_path / "missing.jsonl")
+
+
+def test_every_name_has_a_change(tmp_path: Path) -> None:
+    """Of two names of one code, each is renamed, or gone."""
+    before = corpus(tmp_path / "before.jsonl", *[(name, "x = 1", 0.5) for name in ("a-1", "a-2")])
+    for names, expected in {
+        ("b-1", "b-2"): [("renamed", "b-1", "a-1"), ("renamed", "b-2", "a-2")],
+        ("b-1",): [("renamed", "b-1", "a-1"), ("gone", "a-2", None)],
+        ("a-1",): [("gone", "a-2", None)],
+    }.items():
+        after = corpus(tmp_path / "after.jsonl", *[(name, "x = 1", 0.5) for name in names])
+        assert [change[:3] for change in diff(before, after).changes] == expected
 
 
 def test_the_command_prints_a_release_note_and_writes_a_table(

@@ -21,7 +21,7 @@ import typer
 from typer.testing import CliRunner
 
 from extract.extractor import read_names
-from lemur.cli import app, suggest_near
+from lemur.cli import app
 from lemur.experts.facts import load_settings
 from lemur.folders import list_items
 from lemur_core.files.errors import SpecialFileError, UserError
@@ -228,21 +228,6 @@ def test_the_help_ends_with_the_addresses_of_the_package() -> None:
     urls = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--help"]).stdout
     assert re.findall(r"https://[^\s.]+(?:[.][^\s.]+)+", shown) == list(urls.values())
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("extract --souce timm --out x", "No such option: --souce. Did you mean --source?"),
-        ("verify x --zzzz", "No such option: --zzzz"),
-        ("export x --format kernelbnch --out y", "'prompt-completion'; did you mean 'kernelbench'?"),
-        ("extract x --out y --level backwrd", "'backward'; did you mean 'backward'?"),
-    ],
-)
-def test_a_wrong_option_or_choice_gets_the_near_right_one(line: str, message: str) -> None:
-    with pytest.raises(typer.BadParameter.__mro__[1]) as wrong:
-        app(line.split(), standalone_mode=False)
-    assert suggest_near(wrong.value.format_message()).endswith(message)
 
 
 def test_any_name_of_a_block_finds_it(place: Path) -> None:

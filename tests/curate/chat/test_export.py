@@ -29,7 +29,7 @@ def test_completions_are_the_conversations(licensed: Path, tmp_path: Path) -> No
     report = export_folder(licensed, "prompt-completion", tmp_path / "out")
     tables, rows = read(tmp_path / "out", "prompt_completion"), list(chat_rows(licensed))
     exported = [(split, row) for split, part in tables.items() for row in part]
-    assert report.rows == {"prompt_completion": len(rows)}
+    assert report["rows"] == {"prompt_completion": len(rows)}
     assert {(split, row["id"], json.dumps([*row["prompt"], *row["completion"]])) for split, row in exported} == {
         (split, row["id"], json.dumps(row["messages"])) for split, row in rows
     }

@@ -54,7 +54,6 @@ shots = 1
 [expert]
 training = {{steps = 6, batch = 8}}
 [codebook]
-slots = 2
 training = {{steps = 6, batch = 8}}
 [router]
 prototypes = 4
@@ -195,7 +194,6 @@ def test_prototypes_find_the_groups_and_what_is_between_or_far_is_general() -> N
     prototypes = {name: torch.eye(3)[at : at + 1] for at, name in enumerate(("a", "b", GENERAL))}
     asked = torch.tensor([[1.0, 0.9, 0], [3.0, 0.1, 0]])
     assert Router(prototypes).route(asked) == ["a", "a"]
-    assert Router(prototypes, margin=0.3).route(asked) == [GENERAL, "a"]
     assert Router(prototypes, least=0.9).route(asked) == [GENERAL, "a"]
 
 
@@ -225,11 +223,10 @@ def test_a_run_that_was_ended_goes_on_to_the_same_weights(curator_cache: Path, m
     assert all(torch.equal(whole[key], ended[key]) for key in whole)
 
 
-@pytest.mark.parametrize("slots", [1, 4])
-def test_each_number_has_as_many_vectors(slots: int) -> None:
+def test_each_number_has_a_vector() -> None:
     base = tiny(["7 12 345678"] * 9)
-    made = Codebook(["7", "12", "345678"], slots, base)(["345678", "7", "345679"])
-    assert made.shape == (3, slots, 16)
+    made = Codebook(["7", "12", "345678"], base)(["345678", "7", "345679"])
+    assert made.shape == (3, 16)
     assert torch.equal(made[0], made[2])
     assert not torch.allclose(made[0], made[1], atol=1e-3)
     lengths = base.model.get_input_embeddings().weight.norm(dim=1)
@@ -240,7 +237,7 @@ def test_what_is_injected_stands_at_the_mark() -> None:
     question = "lines of a B ?"
     language = tiny([prompt_of(question, "12")] * 9)
     (vector,) = language.embed([language.ids(" 12")])
-    (put,) = language.embed_injected([prompt_of(question, MARK)], vector[None])
+    (put,) = language.embed_injected([prompt_of(question, MARK)], vector)
     (read,) = language.embed_prompts([prompt_of(question, "12")])
     assert torch.equal(put, read)
     plain = language.embed_prompts([prompt_of(question)])
@@ -252,7 +249,7 @@ def test_losses_and_answers_are_those_of_each_row_alone(frozen: bool) -> None:
     """Beside transformers' own, one row at a time, without padding and without a common start that is read once."""
     frame = Frame([("lines of a B ?", "a B lines 12", "12"), ("weights of c D ?", "c D parameters 70", "70")])
     language = tiny([frame.prompt("lines of e F ?")] * 9, width=32, layers=2)
-    vectors = torch.randn(3, 1, 32, requires_grad=True)
+    vectors = torch.randn(3, 32, requires_grad=True)
     asked, answers = ("lines of e F ?", "weights of B ?", "the size"), ["3", "1", "58"]
     inputs = language.embed_injected([frame.prompt(text, MARK) for text in asked], vectors)
     assert count_common(inputs) > 30
@@ -269,7 +266,7 @@ def test_losses_and_answers_are_those_of_each_row_alone(frozen: bool) -> None:
     assert loss.item() == pytest.approx(alone.item(), rel=1e-5)
     (gradient,) = torch.autograd.grad(loss, vectors, retain_graph=True)
     assert torch.allclose(gradient, torch.autograd.grad(alone, vectors)[0], atol=1e-6)
-    assert language.answers(inputs)[0] == [language.answers([row])[0][0] for row in inputs]
+    assert language.answers(inputs) == [language.answers([row])[0] for row in inputs]
 
 
 def test_models_that_cannot_be_loaded(tmp_path: Path) -> None:
@@ -299,7 +296,7 @@ def test_a_domain_from_settings_to_answers_and_then_another(
     for arm in set(ARMS) - {"routed"}:  # a question may be routed to the further domain
         assert counts["scores"][arm]["alpha"] == alone["scores"][arm]["alpha"]
     assert set(counts["scores"]["oracle"]) == {"alpha", "beta", "all"}
-    assert counts["found"]["general_exact"]
+    assert counts["found"]["base_unchanged"]
     assert set(counts["found"]["routing"]) == {"alpha", "beta", GENERAL}
     tokens = {arm: scores["all"]["tokens"] for arm, scores in counts["scores"].items()}
     assert tokens["expert"] == 0 < tokens["closed"] < tokens["oracle"] == tokens["shuffled"] < tokens["told"]

@@ -19,7 +19,6 @@ from huggingface_hub import constants, get_token
 
 from lemur.synthesis import Sampling, Service
 from lemur.synthesis.endpoint import Answer, Endpoint, Request
-from lemur.synthesis.endpoint import ask as ask_cached
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders import model_server
 
@@ -56,14 +55,12 @@ def questions(count: int) -> list[Request]:
     return [Request([{"role": "user", "content": f"question {number}"}], number) for number in range(count)]
 
 
-def endpoint(url: str, name: str = "scripted", pause: float = 0.01, **options: Any) -> Endpoint:
-    return Endpoint(name, Service(url, **{"key_name": KEY_NAME, "retries": 2, **options}), pause)
+def endpoint(url: str, name: str = "scripted", pause: float = 0.01, again: bool = False, **options: Any) -> Endpoint:
+    return Endpoint(name, Service(url, **{"key_name": KEY_NAME, "retries": 2, **options}), pause, again=again)
 
 
 def ask(url: str, count: int = 1, sampling: Sampling | None = None, **options: Any) -> list[Answer]:
-    found: dict[int, Answer] = {}
-    endpoint(url, **options).ask(questions(count), sampling or Sampling(), found.__setitem__)
-    return [found[place] for place in range(count)]
+    return endpoint(url, again=True, **options).ask(questions(count), sampling or Sampling(), "code")
 
 
 @pytest.mark.usefixtures("logged_in")
@@ -73,7 +70,6 @@ def test_what_is_asked_and_by_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(lambda request, number: completion("cut o", "length")) as server:
         first = ask(f"{server.url}/", sampling=Sampling(0.0, 77), name="some/name")
         assert ask(server.url, key_name="ANOTHER_NAME") == first == [Answer("cut o", 100, 50, "length")]
-    assert endpoint(server.url, "some/name").identity == f"some/name@{server.url}"
     assert server.requests[0] == {
         "model": "some/name", "messages": [{"role": "user", "content": "question 0"}], "seed": 0, "temperature": 0.0,
         "max_tokens": 77,
@@ -196,7 +192,7 @@ def test_what_an_endpoint_reports() -> None:
     """An answer was paid for: it counts, as if what counts nothing were not reported, and is kept as it came."""
     with serving(lambda request, number: Raw(200, REPORTED[request["seed"]][0])) as server:
         for _ in range(2):
-            told = ask_cached(endpoint(server.url), questions(len(REPORTED)), Sampling(), "code")
+            told = endpoint(server.url).ask(questions(len(REPORTED)), Sampling(), "code")
             assert told == [expected for _, expected in REPORTED]
     assert len(server.requests) == len(REPORTED) + 1
 
@@ -232,9 +228,9 @@ def test_a_redirect_is_not_followed(status: int, monkeypatch: pytest.MonkeyPatch
 def test_what_was_answered_before_a_refusal_is_not_asked_again() -> None:
     with serving(lambda request, number: Raw(401, b"no") if number == 2 else "text") as server:
         with pytest.raises(UserError, match="status 401"):
-            ask_cached(endpoint(server.url, at_once=1), questions(6), Sampling(), "code")
+            endpoint(server.url, at_once=1).ask(questions(6), Sampling(), "code")
         assert len(server.requests) == 3
-        assert ask_cached(endpoint(server.url, at_once=1), questions(6), Sampling(), "code") == [TEXT] * 6
+        assert endpoint(server.url, at_once=1).ask(questions(6), Sampling(), "code") == [TEXT] * 6
     assert [request["seed"] for request in server.requests] == [0, 1, 2, 2, 3, 4, 5]
 
 
@@ -373,8 +369,8 @@ def test_requests_at_once(at_once: int) -> None:
 
 def test_nothing_is_asked_twice_and_another_question_is(capsys: pytest.CaptureFixture[str]) -> None:
     def texts(count: int, *, again: bool = False) -> list[str | None]:
-        model = endpoint(server.url, at_once=1, retries=0)
-        return [one.text for one in ask_cached(model, questions(count), Sampling(), "code", again=again)]
+        model = endpoint(server.url, at_once=1, retries=0, again=again)
+        return [one.text for one in model.ask(questions(count), Sampling(), "code")]
 
     with serving(lambda request, number: Raw(500) if number == 1 else f"text {number}") as server:
         assert texts(3) == ["text 0", None, "text 2"]
@@ -391,7 +387,7 @@ def test_nothing_is_asked_twice_and_another_question_is(capsys: pytest.CaptureFi
             ("scripted", [Request(questions(1)[0].messages, 1)], Sampling()),
         ):
             before = len(server.requests)
-            assert ask_cached(endpoint(server.url, name), of, sampling, "code")[0].text == f"text {before}"
+            assert endpoint(server.url, name).ask(of, sampling, "code")[0].text == f"text {before}"
 
 
 @pytest.fixture

@@ -240,15 +240,18 @@ def test_who_learns(box: CachedSandbox) -> None:
 def test_unseen_labels_stay_here_and_only_scores_that_follow_them_confirm() -> None:
     """Each run has its own images, seed and labels, and the same ones every time."""
     code = synthesis.network()
-    tasks = [confirming._draw(code, "Net", run, PRM, 5) for run in (0, 1, 0)]
+    tasks = [confirming._draw(b"key", code, "Net", run, PRM, 5) for run in (0, 1, 0)]
     assert tasks[0] == tasks[2]
+    assert confirming._read_key() == confirming._read_key()
+    others = [confirming._draw(key, code, "Net", 0, PRM, 5)[1] for key in (b"key", b"another", b"a third")]
+    assert len(set(map(tuple, others))) == 3, "no code can draw its labels: it does not know the key"
     for (task, labels), (other, others) in ((tasks[0], tasks[1]), (tasks[1], tasks[0])):
         assert sorted(set(labels)) == sorted(set(task.labels))
         assert len(set(labels)) == 5
         assert json.dumps(labels) not in json.dumps([getattr(task, name) for name in task.__slots__])
         assert (task.seed, task.images, labels) != (other.seed, other.images, others)
         assert task.images[:1000] != task.unseen[:1000]
-    _, labels = confirming._draw("", "Net", 0, PRM, 5)
+    _, labels = confirming._draw(b"key", "", "Net", 0, PRM, 5)
     used = sorted(set(labels))
     right = tuple(tuple(float(label == column) for column in range(10)) for label in labels)
     turned = tuple(tuple(float(used[used.index(label) - 1] == column) for column in range(10)) for label in labels)
@@ -265,7 +268,7 @@ def test_unseen_labels_stay_here_and_only_scores_that_follow_them_confirm() -> N
 )
 def test_a_report_that_is_made_up_confirms_nothing(value: object) -> None:
     reply = CONFIRM.read(Outcome("0", Status.OK, value))
-    _, labels = confirming._draw("", "Net", 0, PRM, 5)
+    _, labels = confirming._draw(b"key", "", "Net", 0, PRM, 5)
     assert not isinstance(reply.answer, ScoreChange) or not confirming._has_learned(reply.answer, labels)
 
 
