@@ -33,9 +33,9 @@ from torch import Tensor, nn
 
 from benchmarks.frontier_airbench import SCRIPTS, run_script, write_data
 from lemur_core.sandbox.net import construct
-from train.check_guest import open_network
 from train.data import Cifar10, open_cache
 from train.data.sources import load_cifar10
+from train.model.check_guest import open_network
 from train.model.recipe import Network, Recipe, find_recipe, read_changes
 from train.runs.job import TrainingJob
 from train.runs.loop import CountFlop, HardestImages, Loop, Proxy, choose_context

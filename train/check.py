@@ -91,7 +91,7 @@ class CheckFailure:
 
 
 Answer = CheckFigures | CheckFailure
-CHECK = SandboxStage[Answer]("train.check_guest:run_check", Answer, Limits(), Retries.NONE)
+CHECK = SandboxStage[Answer]("train.model.check_guest:run_check", Answer, Limits(), Retries.NONE)
 
 
 def open_box(dataset: Cifar10, resources: Resources) -> SharedSandbox:

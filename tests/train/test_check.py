@@ -12,9 +12,9 @@ from lemur_core.files.errors import UserError
 from tests.builders.suites import read_table, table
 from tests.builders.training import TINY
 from train.check import CheckResult, accuracy_to_time, check_nn, open_box
-from train.check_guest import TrainData, prepare, read_steps
 from train.data import Cifar10
 from train.data.sources import load_cifar10
+from train.model.check_guest import TrainData, prepare, read_steps
 from train.model.contract import CIFAR10_DEVIATION, CIFAR10_MEAN, lemur_name, transform_module
 from train.runs.resources import Resources
 

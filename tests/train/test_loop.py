@@ -12,7 +12,7 @@ from torch import nn
 from lemur_core.sandbox.net import NetError
 from tests.builders.suites import table
 from tests.builders.training import Attack
-from train.check_guest import explain, open_network
+from train.model.check_guest import explain, open_network
 from train.runs.job import TrainingReport, copy_plain, read_history, read_progress, watching
 from train.runs.loop import (
     DeviceContext,

@@ -18,7 +18,7 @@ from lemur_core.files import Json
 from lemur_core.sandbox.loader import load
 from lemur_core.sandbox.net import NetError, seed_all
 from lemur_core.sandbox.server.foreign import name_type, one_line, read_message
-from train.check_guest import explain, train_as_lemur
+from train.model.check_guest import explain, train_as_lemur
 
 #: Constructs a new module on each call; the argument is the rate at which a branch is dropped.
 Make = Callable[..., nn.Module]

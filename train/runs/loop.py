@@ -36,8 +36,8 @@ from torchvision.transforms import v2
 from lemur_core.files import Json
 from lemur_core.sandbox.net import NetError, check_output, construct
 from lemur_core.sandbox.server.foreign import is_kind
-from train.check_guest import explain, open_network
 from train.data import open_cache, split
+from train.model.check_guest import explain, open_network
 from train.model.recipe import Augmentation, Recipe, Training
 from train.runs.job import CHECKPOINT, HISTORY, PROGRESS, WEIGHTS, TrainingJob
 
