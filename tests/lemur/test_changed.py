@@ -45,7 +45,7 @@ GIVEN = {
         "attempts.parquet *",  # what a model was asked and said
         *(f"data/records/* {name}" for name in ("block_code", "graph", "graph_widths")),
     ),
-    "run": ("inputs.*.bytes",),
+    "run": ("inputs.*.bytes", "parameters.held_out"),  # how many images; whether any, its accuracy says
     "ablation": ("inputs.*.bytes",),
     "snapshot": (
         *(

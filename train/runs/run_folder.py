@@ -369,7 +369,9 @@ def derive_run(folder: Folder, made: Path) -> Json:
         raise ValueError(f"{HISTORY}: line {len(history) + 1} is not epoch {len(history) + 1}")
     record = stored.model_copy(update=_derive_record(path, stored))
     _write_derived(made, read_text(path / NET), record, history)
-    return _state(record, folder.manifest.parameters | {"seed": record.seed, "train_images": record.train_images})
+    device = record.device.partition(",")[0]
+    stated = {"seed": record.seed, "train_images": record.train_images, "device": device}
+    return _state(record, folder.manifest.parameters | stated)
 
 
 def _derive_record(folder: Path, stored: TrainingRecord) -> Json:
