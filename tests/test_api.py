@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import json
 import os
 import re
 import runpy
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError
 from functools import cache
 from pathlib import Path
@@ -20,9 +19,16 @@ from typing import Any
 
 import pytest
 
+import curate
+import extract.interface
+import lemur
+import manifests
+import train
+from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders import synthesis
 from tests.builders.suites import read_files, read_table
+from tests.test_environments import make_row
 
 TEXTS = read_files(__file__, "api.md")
 
@@ -32,8 +38,6 @@ WHOLE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 PAGE = re.sub(r"^<!-- (::: [\w.]+) -->\n.*?^<!-- end -->$", r"\1", WHOLE, flags=re.MULTILINE | re.DOTALL)
 PACKAGES = ("curate", "extract", "lemur", "manifests", "train")
 LISTED = re.findall(r"^::: ([\w.]+)$", PAGE, re.MULTILINE)
-#: Names of `lemur` whose definition is on the ground floor.
-PACKAGE_OF = {"lemur_core": "lemur"}
 
 #: Examples that are not run here, and why not; mypy reads them all the same.
 NOT_RUN = {
@@ -52,25 +56,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which the examples run."""
     (tmp_path / "mylib").mkdir()
     (tmp_path / "mylib" / "layers.py").write_text(TEXTS["LAYERS"])
-    codes = [
-        *map(synthesis.varied_network, (0, 1093, 2186)),
-        synthesis.varied_network(0).replace("self.stem", "self.first"),
-    ]
-    rows = [
-        {"nn": f"tiny-{number}", "nn_code": code, "task": "img-classification", "dataset": "cifar-10", "metric": "acc",
-         "epoch": 1, "accuracy": 0.5 + number / 100, "duration": 1, "prm": {"lr": 0.01}}
-        for number, code in enumerate(codes)
-    ]  # fmt: skip
+    first, *others = map(synthesis.varied_network, (0, 1093, 2186))
+    codes = [first, *others, first.replace("self.stem", "self.first")]
+    rows = [make_row(f"tiny-{number}", code) for number, code in enumerate(codes)]
     (tmp_path / "network.py").write_text(synthesis.varied_network(600))
-    (tmp_path / "networks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "networks.jsonl").write_text("".join(rows))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def package_of(path: str) -> str:
-    """The package that exports what a line `::: path` describes."""
-    first = path.partition(".")[0]
-    return PACKAGE_OF.get(first, first)
 
 
 @cache
@@ -84,7 +76,8 @@ def definition(path: str) -> ast.FunctionDef | ast.ClassDef:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_page_lists_what_is_public(package: str) -> None:
     exported = importlib.import_module(package)
-    listed = [path.rpartition(".") for path in LISTED if package_of(path) == package]
+    homes = (package, "lemur_core") if package == "lemur" else (package,)  # some are defined on the ground floor
+    listed = [path.rpartition(".") for path in LISTED if path.partition(".")[0] in homes]
     assert sorted(exported.__all__) == sorted(name for _, _, name in listed)
     for module, _, name in listed:
         assert getattr(exported, name) is getattr(importlib.import_module(module), name)
@@ -97,6 +90,11 @@ def test_the_page_is_current() -> None:
     assert runpy.run_path(str(ROOT / ".ci" / "api.py"))["page_text"](WHOLE) == WHOLE
     assert len(LISTED) == len(set(LISTED))
     assert 20 <= len(LISTED) <= 32
+    there = {where for _, where, _ in EXAMPLES}
+    assert {path.rpartition(".")[2] for path in INTERFACES} <= there
+    assert set(NOT_RUN) <= there
+    for _, where, piece in EXAMPLES:
+        ast.parse(piece, where)
 
 
 INTERFACES = [path for path in LISTED if ".interface." in path]
@@ -119,15 +117,12 @@ def test_a_docstring_has_its_sections_and_describes_arguments(path: str) -> None
         assert further == {"assemble": ["library"], "ablate": ["library"], "diff": ["after"]}.get(described.name, [])
 
 
-@pytest.mark.parametrize("package", [*PACKAGES, "lemur_core"])
-def test_a_package_says_that_it_is_typed(package: str) -> None:
-    assert (ROOT / package / "py.typed").is_file()
-    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
-    assert "py.typed" in data[package]
-
-
-def test_a_package_imports_nothing_heavy() -> None:
+def test_packages_say_that_they_are_typed_and_import_nothing_heavy() -> None:
     """The sandbox and the command import the packages, too."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
+    for package in (*PACKAGES, "lemur_core"):
+        assert (ROOT / package / "py.typed").is_file()
+        assert "py.typed" in data[package]
     heavy = ("torch", "datasets", "pyarrow", "matplotlib", "libcst", "pydantic", "typer")
     script = f"import sys, {', '.join(PACKAGES)}; print([name for name in {heavy} if name in sys.modules])"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -163,14 +158,6 @@ def run_examples(capfd: pytest.CaptureFixture[str], *, training: bool) -> Simple
             exec(compile(piece, f"{title}: {where}", "exec"), names)
             assert not (errors := capfd.readouterr().err) or any(name in piece for name in SHOW_PROGRESS), errors
     return SimpleNamespace(**names)
-
-
-def test_every_interface_has_an_example() -> None:
-    there = {where for _, where, _ in EXAMPLES}
-    assert {path.rpartition(".")[2] for path in INTERFACES} <= there
-    assert set(NOT_RUN) <= there
-    for _, where, piece in EXAMPLES:
-        ast.parse(piece, where)
 
 
 def test_examples_of_folders(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -220,16 +207,13 @@ def test_examples_of_folders(place: Path, capfd: pytest.CaptureFixture[str]) -> 
     with pytest.raises(UserError, match="not a snapshot"):
         type(snapshot)("blocks")
 
-    from manifests import open_folder
-
-    finished = open_folder(library)
+    finished = manifests.open_folder(library)
     assert finished.kind == "extraction"
-    assert [row["block"] for row in finished.rows("blocks")] == list(library.ids)
-    assert [row["block"] for row in finished.rows("specs.jsonl")] == list(library.ids)
-    assert {row["block"] for row in finished.rows("specs")} == set(library.ids)
+    for table in ("blocks", "specs.jsonl", "specs"):
+        assert [row["block"] for row in finished.rows(table)] == list(library.ids)
     with pytest.raises(UserError, match="has no table 'decisions'"):
         finished.rows("decisions")
-    finished = open_folder(snapshot)
+    finished = manifests.open_folder(snapshot)
     assert {row["id"] for row in finished.rows("records")} == set(snapshot.records.id)
     name = snapshot.records.nn[0]
     assert name in finished.show(name).lines[0]
@@ -256,27 +240,20 @@ def test_examples_of_training(place: Path, capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_errors_are_exceptions_with_one_line(place: Path) -> None:
-    from curate import curate
-    from extract import ExtractOptions, extract
-    from train import assemble, find_recipe
-
-    with pytest.raises(UserError, match="nothere"):
-        curate("nothere.jsonl", out="snapshot")
-    with pytest.raises(UserError, match=r"exists already"):
-        extract("./mylib", out="mylib")
-    with pytest.raises(UsageError, match="as-of"):
-        ExtractOptions(as_of="yesterday")
-    with pytest.raises(UsageError, match="no such recipe"):
-        assemble("plainn")
-    with pytest.raises(UsageError, match="epoch"):
-        find_recipe("plain").changed(training__epoch=1)
+    calls: list[tuple[type[UserError], str, Callable[[], object]]] = [
+        (UserError, "nothere", lambda: curate.curate("nothere.jsonl", out="snapshot")),
+        (UserError, "exists already", lambda: extract.extract("./mylib", out="mylib")),
+        (UsageError, "as-of", lambda: extract.ExtractOptions(as_of="yesterday")),
+        (UsageError, "no such recipe", lambda: train.assemble("plainn")),
+        (UsageError, "epoch", lambda: train.find_recipe("plain").changed(training__epoch=1)),
+    ]
+    for kind, said, call in calls:
+        with pytest.raises(kind, match=said):
+            call()
     assert not (place / "snapshot").exists()
 
 
 def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import extract.interface
-    from extract import ExtractOptions
-
     runs: list[Any] = []
 
     def stop(_: Path, run: Any, **__: Any) -> None:
@@ -284,10 +261,9 @@ def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch:
         raise UserError("stop")
 
     monkeypatch.setattr(extract.interface, "extract_to", stop)
-    options = ExtractOptions(
+    options = extract.ExtractOptions(
         repositories=("r",), paths=("p",), symbols=("s",), limit=1, start_from="x", index="skip", level="forward",
-        retry_failed=True, fidelity=True, seed=1, chat=True, chat_max_tokens=9,
-        unsafe_no_sandbox=True,
+        retry_failed=True, fidelity=True, seed=1, chat=True, chat_max_tokens=9, unsafe_no_sandbox=True,
     )  # fmt: skip
     for given in ({"corpus": "c", "names": ["n"], "options": options, "jobs": 2}, {}):
         with pytest.raises(UserError, match="stop"):
@@ -303,9 +279,6 @@ def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch:
 
 
 def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    import lemur.interface
-    from lemur.synthesis import AttemptOptions, Sampling, Service
-
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def run(*args: Any, **options: Any) -> dict[str, Any]:
@@ -313,13 +286,13 @@ def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
         return {"accepted": 0}
 
     monkeypatch.setattr("lemur.synthesis.loop.run_synthesis", run)
-    synthesis = lemur.interface.synthesize(
+    made = lemur.synthesize(
         "blocks", model="m", out="out", attempts=3, goal="g", query="q", seed=5, against=["a"], license="MIT", jobs=1, force=True,
     )  # fmt: skip
     options = AttemptOptions(3, "q", "g", 5, (Path("a"),), "MIT", 1, unsafe=False)
     asked = (Path("blocks"), "m", Path("out"), options, Service())
     assert calls == [(asked, {"sampling": Sampling(), "force": True})]
-    assert synthesis.counts == {"accepted": 0}
+    assert made.counts == {"accepted": 0}
 
 
 #: A line that mypy must refuse, and how.
@@ -341,6 +314,5 @@ def test_mypy_reads_examples_and_types(tmp_path: Path) -> None:
     assert [line for line in errors if "refused.py" not in line] == [], done.stdout + done.stderr
     first = TEXTS["TYPED"].count("\n") + 1
     for number, (line, code) in enumerate(REFUSED.items(), first):
-        assert any(f"refused.py:{number}: " in error and f"[{code}]" in error for error in errors), (
-            f"{line}: {done.stdout}"
-        )
+        found = [error for error in errors if f"refused.py:{number}: " in error and f"[{code}]" in error]
+        assert found, f"{line}: {done.stdout}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.facts import FACTS, compare
-from extract.interface import BlockLibrary, extract
+from extract.interface import extract
 
 SOURCE = """
 import random
@@ -45,24 +45,14 @@ class Skips(nn.Module):
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> BlockLibrary:
-    folder = tmp_path_factory.mktemp("source") / "parts"
-    folder.mkdir()
-    (folder / "parts.py").write_text(SOURCE)
-    return extract(folder, out=folder.parent / "blocks", jobs=1)
-
-
-def test_all_facts_agree(library: BlockLibrary) -> None:
-    counts, wrong = compare([library.folder])
+def test_all_facts_agree_and_a_false_one_is_found(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "parts.py").write_text(SOURCE)
+    folder = extract(tmp_path / "parts", out=tmp_path / "blocks", jobs=1).folder
+    counts, wrong = compare([folder])
     assert wrong == []
     assert {fact: (counts[fact], counts[f"{fact} counted"]) for fact in FACTS} == dict.fromkeys(FACTS, (3, 3))
-
-
-def test_a_false_fact_is_found(library: BlockLibrary, tmp_path: Path) -> None:
-    for path in library.folder.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    lines = (library.folder / "specs.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (folder / "specs.jsonl").read_text(encoding="utf-8").splitlines()
     specs = {spec["name"]: spec for spec in map(json.loads, lines)}
     specs["Gate"]["parameters"] += 1
     specs["Gate"]["cases"][0]["outputs"] = ["float32 2×8×5×5"]
@@ -70,26 +60,24 @@ def test_a_false_fact_is_found(library: BlockLibrary, tmp_path: Path) -> None:
     operations.append(next(line for line in operations if "softmax" in line))
     specs["Attend"]["train_differs"] = False
     specs["Skips"]["algorithm"]["draws"]["train"] = []
-    (tmp_path / "specs.jsonl").unlink()
-    (tmp_path / "specs.jsonl").write_text("".join(json.dumps(spec) + "\n" for spec in specs.values()), encoding="utf-8")
-    _, wrong = compare([tmp_path])
+    (folder / "specs.jsonl").write_text("".join(json.dumps(spec) + "\n" for spec in specs.values()), encoding="utf-8")
+    _, wrong = compare([folder])
     found = {(line.split(": ")[0].rpartition(".")[2], line.split(": ")[1]) for line in wrong}
-    assert found == {
-        ("Gate", "parameters"),
-        ("Gate", "shapes"),
-        ("Attend", "operations"),
-        ("Attend", "modes"),
-        ("Skips", "draws"),
-    }
+    wanted = {"Gate": {"parameters", "shapes"}, "Attend": {"operations", "modes"}, "Skips": {"draws"}}
+    assert found == {(name, fact) for name, facts in wanted.items() for fact in facts}
+
+
+DRAWN = {
+    "timm@1.0.30": "PatchMerging SEModule EcaModule LevitStage CrossStage GhostBottleneckV3 EvaBlock",
+    "torchvision@0.29.1": "SqueezeExcitation MBConv CNBlock SwinTransformerBlock BasicBlock DenseNet",
+}
 
 
 @pytest.mark.slow
 @pytest.mark.network
 def test_facts_of_drawn_classes_agree(tmp_path: Path) -> None:
-    names = ["PatchMerging", "SEModule", "EcaModule", "LevitStage", "CrossStage", "GhostBottleneckV3", "EvaBlock"]
-    extract("timm@1.0.30", out=tmp_path / "timm", names=names, jobs=2)
-    names = ["SqueezeExcitation", "MBConv", "CNBlock", "SwinTransformerBlock", "BasicBlock", "DenseNet"]
-    extract("torchvision@0.29.1", out=tmp_path / "torchvision", names=names, jobs=2)
-    counts, wrong = compare([tmp_path / "timm", tmp_path / "torchvision"])
+    for source, names in DRAWN.items():
+        extract(source, out=tmp_path / source, names=names.split(), jobs=2)
+    counts, wrong = compare([tmp_path / source for source in DRAWN])
     assert wrong == []
     assert counts["blocks"] >= 10

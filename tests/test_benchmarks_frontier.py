@@ -13,18 +13,10 @@ from train.data.sources import load_cifar10
 from train.model.recipe import Recipe
 
 CHANGES = [
-    "model.widths=[24,32]",
-    "model.depths=[0,1]",
-    'slots.stem="whitened_patches"',
-    'training.optimizer="muon"',
-    "training.batch_size=32",
-    "training.kept_part=0.5",
-    "training.kept_until=0.5",
-    "training.lookahead=true",
-    "training.whiten_on_plain=true",
-    "training.warmup_fraction=0.0",
-    "augmentation.independent=true",
-    "augmentation.cutout=8",
+    'model.widths=[24,32], model.depths=[0,1], slots.stem="whitened_patches", training.optimizer="muon"',
+    "training.batch_size=32, training.kept_part=0.5, training.kept_until=0.5, training.lookahead=true",
+    "training.whiten_on_plain=true, training.warmup_fraction=0.0",
+    "augmentation.independent=true, augmentation.cutout=8",
 ]
 
 SCRIPT = """
@@ -100,6 +92,6 @@ def test_what_only_looks_is_counted_forward_alone() -> None:
     assert (meter.flop, meter.images) == (2 * 3 * 4 * 2, 0)
     watched.eval()(torch.ones(3, 4))
     assert meter.flop == 2 * 3 * 4 * 2
-    root = Path(__file__).parents[1]
-    lines = (root / "docs" / "frontier" / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    assert table([json.loads(line) for line in lines]) in (root / "docs" / "training.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parents[1] / "docs"
+    lines = (docs / "frontier" / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    assert table([json.loads(line) for line in lines]) in (docs / "training.md").read_text(encoding="utf-8")

@@ -14,27 +14,21 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def test_each_difference_is_a_line_with_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(oracle, "RECORDS", tmp_path / "records")
-    made = tmp_path / "targets"
-    made.mkdir()
-    pq.write_table(pa.Table.from_pylist(ROWS), made / "blocks.parquet")
-    (made / "report.md").write_text("a report")
-    oracle.freeze("targets", made, {})
-    return made
-
-
-def test_the_same_folder_differs_in_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "targets"
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist(ROWS), folder / "blocks.parquet")
+    (folder / "report.md").write_text("a report")
+    oracle.freeze("targets", folder, {})
     assert oracle.compare("targets", folder) == 0
     assert capsys.readouterr().out.endswith(
         "recorded: 2 of 2 run forward; 2 are minimized, to 30 lines, a median of 15\n"
         "now: 2 of 2 run forward; 2 are minimized, to 30 lines, a median of 15\n"
         "targets: nothing differs\n"
     )
-
-
-def test_each_difference_is_a_line_with_its_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = {"block": "b", "level": "executed", "lean_lines": None, "code_sha256": "1" * 64, "lines": 7}
     pq.write_table(pa.Table.from_pylist([{**ROWS[0], "lines": 7}, other]).drop("path"), folder / "blocks.parquet")
     (folder / "report.md").rename(folder / "page.html")

@@ -1,6 +1,5 @@
 """What else is installed changes nothing: the same bytes in an environment of what is declared, and in a fuller one."""
 
-import ast
 import json
 import os
 import subprocess
@@ -17,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from lemur_core.sandbox.runtime import Runtime, find_runtime
 from tests.builders import synthesis
+from tests.test_floors import FLOORS, imports_of, list_files
 
 ROOT = Path(__file__).parents[1]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -31,16 +31,10 @@ CODES = {
     "plain": write_code(8, "torch.relu"),
     "einops": write_code(12, "torch.tanh", "from einops import rearrange"),
     "transformers": write_code(16, "nn.functional.gelu", "import transformers"),
-    "optional": write_code(
-        "WIDER", "torch.sigmoid", "try:\n    import einops\n    WIDER = 64\nexcept ImportError:\n    WIDER = 8"
-    ),
-    "looks": write_code(
-        "WIDE", "torch.sin", "import importlib.util\nWIDE = 96 if importlib.util.find_spec('transformers') else 24"
-    ),
-    "metadata": write_code(
-        "COUNT", "torch.cos", "from importlib.metadata import distributions\nCOUNT = len(list(distributions()))"
-    ),
-}
+    "optional": write_code("W", "torch.sigmoid", "try:\n    import einops\n    W = 64\nexcept ImportError:\n    W = 8"),
+    "looks": write_code("W", "torch.sin", "import importlib.util\nW = 96 if importlib.util.find_spec('transformers') else 24"),
+    "metadata": write_code("W", "torch.cos", "import importlib.metadata as m\nW = len(list(m.distributions()))"),
+}  # fmt: skip
 
 
 def make_environment(folder: Path, names: Iterable[str], without: Container[str] = ()) -> Path:
@@ -101,18 +95,10 @@ def test_every_import_of_the_product_is_declared() -> None:
     """Also what another dependency brings today: it may not tomorrow."""
     extras = [text for name, texts in DECLARED["optional-dependencies"].items() if name != "dev" for text in texts]
     declared = {canonicalize_name(Requirement(text).name) for text in (*DECLARED["dependencies"], *extras)}
-    packages = ("lemur_core", "manifests", "extract", "curate", "train", "lemur")
-    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
-    nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    foreign = {name.partition(".")[0] for name in names} - {
-        *packages,
-        *sys.stdlib_module_names,
-        "_typeshed",
-    }  # the last is for type checkers
+    names = {name.partition(".")[0] for path in list_files(*FLOORS) for name in imports_of(path)}
+    foreign = names - {*FLOORS, *sys.stdlib_module_names, "_typeshed"}  # the last is for type checkers
     distributions = {"PIL": "pillow", "yaml": "pyyaml", "kingfisher_sdk": "kingfisher-secret-scanner"}
-    assert "networkx" in foreign
+    assert "pyarrow" in foreign
     assert {canonicalize_name(distributions.get(name, name)) for name in foreign} - declared == set()
 
 
