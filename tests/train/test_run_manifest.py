@@ -62,10 +62,10 @@ def make_run(
     names = [name for name in Ingredient.model_fields if name != "slot"]
     parts = tuple(Ingredient(slot=slot, **{name: getattr(block, name) for name in names}) for slot, block in blocks)
     code = head + network_of(list(blocks))
-    record: TrainingRecord = training.write_finished(
+    made: TrainingRecord = training.write_finished(
         folder, DATA, library, code=code, **{"ingredients": parts, **changes}
     )
-    return record
+    return made
 
 
 @pytest.fixture
@@ -111,17 +111,13 @@ def test_what_is_no_parent(library: Path, tmp_path: Path, capsys: pytest.Capture
     copy = Path(shutil.copytree(library, tmp_path / "copy"))
     (copy / "manifest.json").unlink()
     other = block.model_copy(update={"code_sha256": "0" * 64})
+    untraced = "no manifest.json; results built from it cannot be traced further back"
     for name, blocks, folder, said in (
         ("plain", [], library, ""),
-        (
-            "copied",
-            [("attention", block)],
-            copy,
-            "no manifest.json; results built from it cannot be traced further back",
-        ),
-        ("other", [("attention", other)], library, f"has no {other.block} with that code"),
+        ("copied", [block], copy, untraced),
+        ("other", [other], library, f"has no {other.block} with that code"),
     ):
-        make_run(tmp_path / name, folder, *blocks)
+        make_run(tmp_path / name, folder, *(("attention", one) for one in blocks))
         assert read_manifest(tmp_path / name).parents == []
         assert said in capsys.readouterr().err
         assert faults(tmp_path / name) == {}
@@ -129,7 +125,8 @@ def test_what_is_no_parent(library: Path, tmp_path: Path, capsys: pytest.Capture
 
 def change_json(name: str, **changes: Any) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
-        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | changes))
+        record = json.loads((folder / name).read_text()) | changes
+        (folder / name).write_text(f"{json.dumps(record, indent=1)}\n")  # as it is written
 
     return change
 
@@ -199,14 +196,8 @@ def test_a_network_without_blocks_says_what_its_licence_is(
             pass
 
 
-PLAN = {
-    "study": "ablation",
-    "data": DATA.label,
-    "data_sha256": DATA.sha256,
-    "seeds": [0, 1],
-    "test_images": 4,
-    "variants": {FULL: {}},
-}
+PLAN = {"study": "ablation", "data": DATA.label, "data_sha256": DATA.sha256, "test_images": 4}
+PLAN |= {"seeds": [0, 1], "variants": {FULL: {}}}
 
 
 def make_study(out: Path, library: Path) -> Records:
@@ -215,8 +206,12 @@ def make_study(out: Path, library: Path) -> Records:
         folder = out / "runs" / f"full-seed{seed}"
         make_run(folder, library, ("attention", block_of(library, "alpha.blocks.Attention")), seed=seed, page=False)
     records: Records = read_study(out, PLAN)
-    close_study(out, PLAN, records, DATA, library, Stopwatch())
+    close(out, records, library)
     return records
+
+
+def close(out: Path, records: Records, library: Path) -> None:
+    close_study(out, PLAN, records, DATA, library, Stopwatch())
 
 
 def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_path: Path) -> None:
@@ -230,20 +225,19 @@ def test_a_study_states_its_runs_and_a_second_time_the_same(library: Path, tmp_p
     assert faults(out) == {}
     before = (out / "manifest.json").read_bytes()
     open_study(out, {**PLAN, "seeds": (0, 1)})
-    close_study(out, PLAN, records, DATA, library, Stopwatch())
+    close(out, records, library)
     assert (out / "manifest.json").read_bytes() == before
     open_study(out, {**PLAN, "seeds": [0, 1, 2]})
     assert not (out / "manifest.json").exists(), "while another plan runs, the folder is finished for neither"
-    close_study(out, PLAN, records, DATA, library, Stopwatch())
-    stopped = {"status": "timeout", "error": "stopped after 9 s; 1 whole epoch of 2 is kept"}
-    records[FULL][1] = records[FULL][1].model_copy(update=stopped)
-    close_study(out, PLAN, records, DATA, library, Stopwatch())
-    assert not (out / "manifest.json").exists(), "a run can go on"
-    assert "| full | 2 (1 paused) |" in (out / "ablation.md").read_text()
-    stuck = {"status": "timeout", "error": "nothing was finished within 9 s"}
-    records[FULL][1] = records[FULL][1].model_copy(update=stuck)
-    close_study(out, PLAN, records, DATA, library, Stopwatch())
-    assert "| full | 2 (1 failed) |" in (out / "ablation.md").read_text(), "it cannot go on"
+    close(out, records, library)
+    for error, shown in (
+        ("stopped after 9 s; 1 whole epoch of 2 is kept", "paused"),
+        ("nothing was finished within 9 s", "failed"),  # it cannot go on
+    ):
+        records[FULL][1] = records[FULL][1].model_copy(update={"status": "timeout", "error": error})
+        close(out, records, library)
+        assert f"| full | 2 (1 {shown}) |" in (out / "ablation.md").read_text()
+        assert (out / "manifest.json").exists() == (shown == "failed")
 
 
 def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path) -> None:
