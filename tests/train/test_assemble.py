@@ -15,6 +15,7 @@ import torch
 from lemur_core.files.errors import UserError
 from tests.builders import slot_blocks
 from tests.builders.suites import table
+from tests.test_floors import list_imports
 from train.compose.assemble import PREAMBLE, assemble, network_text
 from train.model.contract import check_contract
 from train.model.recipe import SHIPPED, Network, Recipe, Slots, load_recipe
@@ -58,14 +59,9 @@ def test_the_file_tells_what_it_is(made: Network, folder: Path) -> None:
     assert "# SPDX-License-Identifier: MIT" in lines
     assert "# attention         kit@1.0::kit.gates.Gate (MIT)" in lines
     block = slot_blocks.make_block("kit.gates.Gate")
-    at = lines.index("# Slot attention: Gate.")
-    assert lines[at + 2 : at + 7] == [
-        "# Block:   kit@1.0::kit.gates.Gate",
-        "# File:    kit/gates.py, lines 3-20",
-        f"# SWHID:   {block.swhid}",
-        "# Licence: MIT",
-        f"# SHA-256: {block.code_sha256} (of the extracted file)",
-    ]
+    said = "# Block:   kit@1.0::kit.gates.Gate\n# File:    kit/gates.py, lines 3-20\n"
+    said += f"# SWHID:   {block.swhid}\n# Licence: MIT\n# SHA-256: {block.code_sha256} (of the extracted file)\n"
+    assert f"\n# Slot attention: Gate.\n#\n{said}" in made.code
     assert str(folder) not in made.code
     assert [part.slot for part in made.ingredients] == ["residual", "attention", "stochastic_depth", "downsample"]
     assert made.ingredients[1].code_sha256 == block.code_sha256
@@ -108,11 +104,7 @@ def test_the_file_is_clean_and_the_same_from_another_process(made: Network, tmp_
     (tmp_path / "net.py").write_text(made.code, encoding="utf-8")
     done = subprocess.run([sys.executable, "-m", "pyflakes", "net.py"], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
-    imported = {
-        (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
-        for node in ast.walk(ast.parse(made.code))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
+    imported = {name.partition(".")[0] for name in list_imports(ast.parse(made.code), ())}
     assert imported <= {"torch", "torchvision"} | sys.stdlib_module_names
     assert max(map(len, made.code.splitlines())) <= 120
     assert made.recipe is not None
@@ -128,18 +120,15 @@ def test_the_file_is_clean_and_the_same_from_another_process(made: Network, tmp_
 
 def test_names_of_the_network_stay_and_those_of_blocks_move(folder: Path) -> None:
     made = assemble(recipe({"attention": "kit.gates.Net"}), folder)
-    module = load(made.code)
-    net = module.Net((2, 3, 32, 32), (10,), made.prm, torch.device("cpu"))
-    gates = [one for one in net.modules() if type(one).__name__ not in ("Net",) and hasattr(one, "fc")]
+    gates = [one for one in net_of(made).modules() if type(one).__name__ != "Net" and hasattr(one, "fc")]
     assert len(gates) == 3
-    assert module.make_conv.__code__.co_varnames[0] == "in_channels"
+    assert load(made.code).make_conv.__code__.co_varnames[0] == "in_channels"
 
 
 @table(__file__, "assemble.md", "Built in parts and other slots", globals())
 def test_built_in_parts_and_other_slots(slots: dict[str, str]) -> None:
     made = assemble(recipe(slots))
-    net = net_of(made).eval()
-    assert net(torch.randn(2, 3, 16, 16)).shape == (2, 10)
+    assert net_of(made).eval()(torch.randn(2, 3, 16, 16)).shape == (2, 10)
     assert ("stochastic_depth" in made.prm) == ("stochastic_depth" in slots)
 
 
@@ -208,12 +197,10 @@ def test_a_slot_may_be_computed_in_float32(folder: Path) -> None:
     (wrapped,) = [part for part in net.modules() if type(part).__name__ == "InFloat32"]
     seen: list[torch.dtype] = []
     wrapped.part.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
-    outputs: list[torch.dtype] = []
-    wrapped.register_forward_hook(lambda _, __, output: outputs.append(output.dtype))
+    wrapped.register_forward_hook(lambda _, __, output: seen.append(output.dtype))
     with torch.autocast("cpu", torch.bfloat16):
         net(torch.randn(2, 3, 16, 16))
-    assert seen == [torch.float32]
-    assert outputs == [torch.bfloat16]
+    assert seen == [torch.float32, torch.bfloat16]
 
 
 def test_shipped_recipes_are_valid_and_the_plain_one_needs_no_folder() -> None:

@@ -52,7 +52,6 @@ def test_a_network_states_its_hyperparameters_and_is_trained_with_them(tmp_path:
     path.write_text("x = 1\n")
     with pytest.raises(UserError, match=r"mine\.py: does not meet LEMUR's contract: "):
         network_in(path, "{}")
-    path = tmp_path / "mine.py"
     path.write_text(NET)
     net = network_in(path, '{"lr": 0.05, "momentum": 0.8, "batch": 16, "dropout": 0.3}')
     recipe, same = agree_on_training(Recipe(), net, ())
@@ -68,13 +67,13 @@ def test_a_network_states_its_hyperparameters_and_is_trained_with_them(tmp_path:
 
 def test_what_became_of_a_run_says_where_it_is_and_what_to_do(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    failed = made_up_record(status="error", error="KeyError: 'mine'")
-    assert run_text(failed, out) == f"tiny: error: KeyError: 'mine'; see {out}/record.json"
-    short = made_up_record(status="out_of_memory", error="no memory")
-    assert run_text(short, out) == f"tiny: out_of_memory: no memory; --memory gives it more; see {out}/record.json"
     out.mkdir()  # of an older run, which --force is to replace
-    stopped = made_up_record(status="timeout", error="stopped after 9 s")
-    assert run_text(stopped, out) == "tiny: stopped after 9 s; run the same command again to resume"
+    for status, error, said in (
+        ("error", "KeyError: 'mine'", f"error: KeyError: 'mine'; see {out}/record.json"),
+        ("out_of_memory", "none", f"out_of_memory: none; --memory gives it more; see {out}/record.json"),
+        ("timeout", "stopped after 9 s", "stopped after 9 s; run the same command again to resume"),
+    ):
+        assert run_text(made_up_record(status=status, error=error), out) == f"tiny: {said}"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.builders.slot_blocks import BATCH_DROP, ELEMENT_DROP, HEAD, TEXTS, UNSCALED_DROP
-from tests.builders.suites import read_table
+from tests.builders.suites import table
 from train.compose.assemble import support_text
 from train.compose.probe_guest import probe_filler, probe_network
 from train.model.slots import BUILT_IN, SLOTS, list_sizes
@@ -24,26 +24,16 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ask(slot: str, text: str, *builds: str, widths: tuple[int, ...] = (8, 16)) -> dict[str, Any]:
     target = text.partition("class ")[2].partition("(")[0] if "class " in text else text
+    code = HEAD + text if "class " in text else ""
+    asked = {"slot": slot, "code": code, "target": target, "builds": list(builds), "support": SUPPORT}
     with warnings.catch_warnings():
-        return probe_filler(
-            {
-                "slot": slot,
-                "code": HEAD + text if "class " in text else "",
-                "target": target,
-                "builds": list(builds),
-                "support": SUPPORT,
-                "sizes": list_sizes(slot, widths),
-            }
-        )
+        return probe_filler({**asked, "sizes": list_sizes(slot, widths)})
 
 
-RIGHT = read_table(__file__, "probe.md", "Right", globals())
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_right(name: str) -> None:
-    text, build, facts = RIGHT[name]
-    answer = ask(name.partition(",")[0], text, build)
+@table(__file__, "probe.md", "Right", globals())
+def test_right(slot: str, text: str, build: str, facts: dict[str, Any]) -> None:
+    assert slot in SLOTS
+    answer = ask(slot, text, build)
     assert answer.get("reason") is None
     assert answer["facts"] == facts
     assert answer["build"] == build
@@ -95,7 +85,7 @@ def test_what_else_is_told() -> None:
     fails = ask("attention", TEXTS["GATE"], "no_such=channels", "channels - 1", "16", "also_not=channels")
     assert fails["build"] == "channels - 1"
     assert "does not run" in fails["reason"]
-    assert {name.partition(",")[0] for name in RIGHT} == {slot for slot, *_ in WRONG} == set(SLOTS)
+    assert {slot for slot, *_ in WRONG} == set(SLOTS)
 
 
 def test_a_network_that_does_not_learn_is_told() -> None:

@@ -7,22 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
 from tests.builders.suites import read_table, table
 from tests.builders.training import RECIPE, TINY, history, made_up_record, write_run
 from train.model.contract import lemur_digest, lemur_name
-from train.runs.register import RegistrationCounts
-from train.runs.register import register as register_here
-from train.runs.run_folder import why_refused, write_lemur_files
+from train.runs.register import RegistrationCounts, register
+from train.runs.run_folder import why_refused
+from train.runs.run_folder import write_lemur_files as write_files
 
 NAME = lemur_name(TINY, "tiny")
 STATS = f"ab/nn/stat/train/img-classification_cifar-10_acc_{NAME}"
-
-
-def register(db: Path, runs: list[Path]) -> RegistrationCounts:
-    return register_here(runs, db=db)
 
 
 @pytest.fixture
@@ -45,26 +42,41 @@ def dump(db: Path) -> list[str]:
         return list(database.iterdump())
 
 
+def change(db: Path, statements: str) -> list[str]:
+    """Change a database, and return what it holds then."""
+    with closing(sqlite3.connect(db)) as database, database:
+        database.executescript(statements)
+    return dump(db)
+
+
+def write_lemur_files(folder: Path, epochs: Any = None, **changes: Any) -> list[str]:
+    write_files(folder, made_up_record(**changes), TINY, epochs or history())
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("ab/**/*.*") if path.is_file())
+
+
+def trial_of(folder: Path, epoch: int) -> dict[str, Any]:
+    (trial,) = json.loads((folder / STATS / f"{epoch}.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = trial
+    return found
+
+
 def test_trials_are_added_once_as_the_package_would(db: Path, folder: Path) -> None:
-    assert register(db, [folder]) == RegistrationCounts(3, 0, ())
+    assert register([folder], db=db) == RegistrationCounts(3, 0, ())
     before = dump(db)
-    assert register(db, [folder, folder]) == RegistrationCounts(0, 6, ())
+    assert register([folder, folder], db=db) == RegistrationCounts(0, 6, ())
     assert dump(db) == before
-    (line,) = register(db, [write_run(folder.with_name("spaced"), TINY + "\n")]).failed
+    (line,) = register([write_run(folder.with_name("spaced"), TINY + "\n")], db=db).failed
     assert line.endswith(f"spaced/net.py: the database has other code under the name {NAME}")
     assert dump(db) == before
-    register(db, [folder])
-    write_lemur_files(folder, made_up_record(), TINY, history())
-    (trial,) = json.loads((folder / STATS / "3.json").read_text())
+    register([folder], db=db)
+    write_lemur_files(folder)
+    trial = trial_of(folder, 3)
     values = ["norm_flip", trial["uid"], "img-classification", "cifar-10", "acc", NAME, 3, 30_750_000_000, 0.5512]
     columns = "transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
     assert rows(db, f"SELECT id, {columns} FROM stat WHERE epoch = 3") == [(lemur_digest(values), *values)]
     assert rows(db, "SELECT code, id FROM nn") == [(TINY, lemur_digest(TINY))]
     stored = dict(rows(db, f"SELECT name, value FROM prm WHERE uid = '{trial['uid']}'"))
     assert stored == {key: value for key, value in trial.items() if key not in ("uid", "duration", "accuracy")}
-    import torch
-
-    register(db, [folder])
     module: dict[str, Any] = {}
     exec(rows(db, "SELECT code FROM metric WHERE name = 'acc'")[0][0], module)
     metric = module["create_metric"]((10,))
@@ -81,7 +93,7 @@ def test_a_run_that_was_changed_is_refused(db: Path, folder: Path) -> None:
     measured = Measured(seconds=0, stage_seconds={}, peak_memory_bytes=0, platform="")
     write_manifest(folder, Manifest(kind="run", outputs=list_outputs(folder, {}), measured=measured, **made))
     (folder / "history.jsonl").write_text("".join(f"{epoch.model_dump_json()}\n" for epoch in history(0.9, 0.9, 0.99)))
-    (line,) = register(db, [folder]).failed
+    (line,) = register([folder], db=db).failed
     assert "digests: history.jsonl differs from its digest; it was changed after training" in line
     assert not db.exists()
 
@@ -89,11 +101,10 @@ def test_a_run_that_was_changed_is_refused(db: Path, folder: Path) -> None:
 def test_all_that_a_trial_refers_to_is_there(db: Path, folder: Path, tmp_path: Path) -> None:
     other = TINY.replace("16, 32, 64", "8, 16, 32")
     second = write_run(tmp_path / "other", other, made_by=RECIPE.changed(augmentation__flip=False))
-    register(db, [])
+    register([], db=db)
     assert rows(db, "SELECT COUNT(*) FROM stat") == [(0,)]
-    with closing(sqlite3.connect(db)) as database, database:
-        database.execute("INSERT INTO transform VALUES ('norm_flip', '# the package''s own', 't')")
-    assert register(db, [folder, second]).added == 6
+    change(db, "INSERT INTO transform VALUES ('norm_flip', '# the package''s own', 't')")
+    assert register([folder, second], db=db).added == 6
     assert rows(db, "SELECT code FROM transform WHERE name = 'norm_flip'") == [("# the package's own",)], "it stays"
     for name, key in (("nn", "name"), ("transform", "name"), ("metric", "name"), ("prm", "uid")):
         lost = rows(db, f"SELECT id FROM stat WHERE {name} NOT IN (SELECT {key} FROM {name})")
@@ -110,14 +121,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = read_table(__file__, "register.
 def test_a_run_is_added_whole_or_not_at_all_and_told_why(db: Path, tmp_path: Path) -> None:
     bad = [write_run(tmp_path / name, **changes) for name, (changes, _) in REFUSED.items()]
     bad.append(tmp_path / "nowhere")
-    done = register(db, bad)
+    done = register(bad, db=db)
     assert (done.added, done.present, db.exists()) == (0, 0, False)
     for name, (_, said), line in zip(REFUSED, REFUSED.values(), done.failed, strict=False):
         assert line.startswith(f"{tmp_path / name}: {said}")
         assert "\n" not in line
     assert done.failed[-1].startswith(f"{tmp_path / 'nowhere'}: is not the folder of a complete training run")
     other = TINY + "# another\n"
-    assert register(db, [*bad, write_run(tmp_path / "good", other)]) == RegistrationCounts(3, 0, done.failed)
+    assert register([*bad, write_run(tmp_path / "good", other)], db=db) == RegistrationCounts(3, 0, done.failed)
     assert rows(db, "SELECT DISTINCT nn FROM stat") == rows(db, "SELECT name FROM nn") == [(lemur_name(other, "tiny"),)]
     assert rows(db, "SELECT COUNT(*) FROM prm WHERE uid NOT IN (SELECT prm FROM stat)") == [(0,)]
 
@@ -125,12 +136,10 @@ def test_a_run_is_added_whole_or_not_at_all_and_told_why(db: Path, tmp_path: Pat
 @table(__file__, "register.md", "Databases of another schema are refused", globals())
 def test_databases_of_another_schema_are_refused(db: Path, folder: Path, statements: str, reason: str) -> None:
     if not statements.startswith("CREATE"):
-        register(db, [])
-    with closing(sqlite3.connect(db)) as database:
-        database.executescript(statements)
-    before = dump(db)
+        register([], db=db)
+    before = change(db, statements)
     with pytest.raises(UserError) as raised:
-        register(db, [folder])
+        register([folder], db=db)
     assert reason in str(raised.value)
     assert str(raised.value).startswith(f"{db}: ")
     assert dump(db) == before
@@ -139,33 +148,31 @@ def test_databases_of_another_schema_are_refused(db: Path, folder: Path, stateme
 @table(__file__, "register.md", "Databases with other ids are refused", globals())
 def test_databases_with_other_ids_are_refused(db: Path, folder: Path, statement: str, reason: str) -> None:
     """As LEMUR's later releases make them: a certificate of the architecture in place of a digest of the text."""
-    register(db, [folder])
-    with closing(sqlite3.connect(db)) as database, database:
-        database.execute(statement)
-    before = dump(db)
+    register([folder], db=db)
+    before = change(db, statement)
     with pytest.raises(UserError) as raised:
-        register(db, [folder])
+        register([folder], db=db)
     assert str(raised.value).startswith(f"{db}: {reason}")
     assert str(raised.value).endswith("; it is of a release that makes ids otherwise; register in a new file")
     assert dump(db) == before
 
 
 def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="is a folder; pass the file of a LEMUR database"):
-        register(tmp_path, [folder])
-    with pytest.raises(UserError, match=r"there is no folder .*/none; pass"):
-        register(tmp_path / "none" / "ab.nn.db", [folder])
-    text = tmp_path / "text.db"
-    text.write_text("not a database, but long enough to be looked at as one " * 40)
-    with pytest.raises(UserError, match=r"text\.db: file is not a database; pass a LEMUR database"):
-        register(text, [folder])
+    (tmp_path / "text.db").write_text("not a database, but long enough to be looked at as one " * 40)
+    for name, said in (
+        ("", "is a folder; pass the file of a LEMUR database"),
+        ("none/ab.nn.db", r"there is no folder .*/none; pass"),
+        ("text.db", r"text\.db: file is not a database; pass a LEMUR database"),
+    ):
+        with pytest.raises(UserError, match=said):
+            register([folder], db=tmp_path / name)
     monkeypatch.setattr("train.runs.register._WAIT_SECONDS", 0.1)
     db = tmp_path / "locked.db"
-    register(db, [])
+    register([], db=db)
     with closing(sqlite3.connect(db, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UserError, match="database is locked; pass a LEMUR database that is writable and not"):
-            register(db, [folder])
+            register([folder], db=db)
 
 
 #: A whole file of release 2.1.0: img-classification_cifar-10_acc_rl-init-fc39cd17045c03d9657ff97dcd16ed79/1.json.
@@ -176,35 +183,17 @@ REAL = (
 )
 
 
-def written(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 def test_names_and_contents(tmp_path: Path) -> None:
-    write_lemur_files(tmp_path, made_up_record(), TINY, history())
-    found = written(tmp_path)
-    assert list(found) == [f"ab/nn/nn/{NAME}.py", *(f"{STATS}/{epoch}.json" for epoch in (1, 2, 3))]
-    assert found[f"ab/nn/nn/{NAME}.py"] == TINY
-    (first,), (last,) = (json.loads(found[f"{STATS}/{epoch}.json"]) for epoch in (1, 3))
-    hyperparameters = {
-        "batch": 64,
-        "data": "cifar-10 (JPEG copy, harder)",
-        "dropout": 0.1,
-        "lr": 0.05,
-        "momentum": 0.9,
-        "recipe": made_up_record().recipe_sha256,
-        "seed": 7,
-        "transform": "norm_flip",
-    }
+    found = write_lemur_files(tmp_path)
+    assert found == [f"ab/nn/nn/{NAME}.py", *(f"{STATS}/{epoch}.json" for epoch in (1, 2, 3))]
+    assert (tmp_path / found[0]).read_text() == TINY
+    first, last = (trial_of(tmp_path, epoch) for epoch in (1, 3))
+    hyperparameters = {"batch": 64, "dropout": 0.1, "lr": 0.05, "momentum": 0.9, "seed": 7, "transform": "norm_flip"}
+    hyperparameters |= {"data": "cifar-10 (JPEG copy, harder)", "recipe": made_up_record().recipe_sha256}
     on_held_out = dict(sorted({**hyperparameters, "accuracy_on": "held-out training images"}.items()))
     on_test = dict(sorted({**hyperparameters, "accuracy_on": "test images"}.items()))
     assert first == {**on_held_out, "accuracy": 0.25, "duration": 10_250_000_000, "uid": lemur_digest(on_held_out)}
     assert last == {**on_test, "accuracy": 0.5512, "duration": 30_750_000_000, "uid": lemur_digest(on_test)}
-    write_lemur_files(tmp_path, made_up_record(), TINY, history())
     text = (tmp_path / STATS / "3.json").read_text(encoding="utf-8")
     (ours,), (real,) = json.loads(text), json.loads(REAL)
     assert set(real) - set(ours) == {"epoch"}  # in 6 % of the real trials only
@@ -216,18 +205,17 @@ def test_names_and_contents(tmp_path: Path) -> None:
     assert json.dumps(json.loads(REAL), indent=4) == REAL
     assert len(ours["uid"]) == len(real["uid"])
     said = '{"lr": 0.5, "momentum": 0.1, "batch": 7, "transform": "mirror", "dropout": 0.3}'
-    write_lemur_files(tmp_path, made_up_record(prm=said), TINY, history())
-    (trial,) = json.loads(written(tmp_path)[f"{STATS}/1.json"])
+    write_lemur_files(tmp_path, prm=said)
     used = {"lr": 0.05, "momentum": 0.9, "batch": 64, "transform": "norm_flip", "dropout": 0.3}
-    assert {name: trial[name] for name in used} == used
+    assert trial_of(tmp_path, 1).items() >= used.items()
 
 
 def test_only_epochs_with_an_accuracy_are_written(tmp_path: Path) -> None:
-    record, none = made_up_record(val_accuracy=None), history(None, None, None)
-    write_lemur_files(tmp_path, record, TINY, none)
-    assert [Path(name).name for name in written(tmp_path)] == [f"{NAME}.py", "3.json"]
+    none = history(None, None, None)
+    found = write_lemur_files(tmp_path, epochs=none, val_accuracy=None)
+    assert [Path(name).name for name in found] == [f"{NAME}.py", "3.json"]
     untested = made_up_record(test_accuracy=None)
     assert why_refused(untested, TINY, none) == "the run has no accuracy, on held-out or test images"
-    write_lemur_files(tmp_path / "held-out", untested, TINY, history())
-    (trial,) = json.loads((tmp_path / "held-out" / STATS / "3.json").read_text())
+    write_lemur_files(tmp_path / "held-out", test_accuracy=None)
+    trial = trial_of(tmp_path / "held-out", 3)
     assert (trial["accuracy"], trial["accuracy_on"]) == (0.5625, "held-out training images")

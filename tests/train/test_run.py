@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 import threading
@@ -15,7 +16,7 @@ import pytest
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox.cached import SharedSandbox
 from manifests.records import Ingredient, TrainingRecord
-from tests.builders.suites import read_files, read_table
+from tests.builders.suites import read_files, table
 from train.ablation import ablate, check_study_folder, open_study, train_runs
 from train.compose.assemble import assemble
 from train.data import Cifar10
@@ -28,10 +29,8 @@ pytestmark = pytest.mark.slow
 
 TEXTS = read_files(__file__, "run.md")
 NET = TEXTS["NET"]
-RECIPE = Recipe().changed(
-    training__epochs=2, training__batch_size=32, training__learning_rate=0.05,
-    augmentation__randaugment_ops=1, augmentation__flip="alternate", augmentation__cutmix_alpha=1.0,
-)  # fmt: skip
+PLAIN = Recipe().changed(training__epochs=2, training__batch_size=32, training__learning_rate=0.05)
+RECIPE = PLAIN.changed(augmentation__randaugment_ops=1, augmentation__flip="alternate", augmentation__cutmix_alpha=1.0)
 ONE = Resources(threads=1, step_limit=60)
 
 
@@ -82,18 +81,14 @@ def test_a_run_and_its_folder(data: Cifar10, box: SharedSandbox, tmp_path: Path)
     assert (record.status, record.error) == ("ok", None)
     assert (record.epochs, record.steps, record.train_images, record.parameters) == (6, 48, 256, 13_050)
     assert record.val_accuracy is not None
-    assert record.test_accuracy is not None
-    assert record.test_accuracy > 0.2
+    assert (record.test_accuracy or 0) > 0.2
     assert 0 < record.data_seconds < record.train_seconds
-    assert record.peak_bytes is not None
-    assert record.peak_bytes > 2**27
-    assert record.device.startswith("cpu, ")
-    assert record.device.endswith(", 1 thread")
+    assert (record.peak_bytes or 0) > 2**27
+    assert re.fullmatch("cpu, .*, 1 thread", record.device)
     assert record.data == "synthetic (smoke test only)"
     assert json.loads(record.recipe)["model"] is None
-    assert sorted(path.name for path in out.iterdir()) == [
-        "history.jsonl", "index.html", "manifest.json", "net.py", "page", "record.json", "weights.pt",
-    ]  # fmt: skip
+    names = "history.jsonl index.html manifest.json net.py page record.json weights.pt"
+    assert sorted(path.name for path in out.iterdir()) == names.split()
     assert TrainingRecord.model_validate_json((out / "record.json").read_text()) == record
     history = epochs(out)
     losses = [float(str(epoch["train_loss"])) for epoch in history]
@@ -121,13 +116,11 @@ def test_all_images_and_few_images(data: Cifar10, box: SharedSandbox, tmp_path: 
     assert (whole.train_images, whole.steps, whole.val_accuracy, whole.status) == (320, 20, None, "ok")
     few = run(data, box, tmp_path / "few", images=20)
     assert (few.train_images, few.steps, few.status) == (20, 2, "ok")
-    with pytest.raises(UserError, match="images: 257, but 256 are left"):
-        run(data, box, tmp_path / "many", images=257)
-    with pytest.raises(UserError, match="held out: 320 of 320"):
-        run(data, box, tmp_path / "many", held_out=320)
+    for said, many in (("images: 257, but 256 are left", {"images": 257}), ("held out: 320 of 320", {"held_out": 320})):
+        with pytest.raises(UserError, match=said):
+            run(data, box, tmp_path / "many", **many)
 
 
-ENDS = read_table(__file__, "run.md", "Ends", globals())
 FILES = {
     "import no_such_library": "ModuleNotFoundError: No module named 'no_such_library' (line 1: import no_such_library)",
     "class Net(: pass": "SyntaxError: invalid syntax (network.py, line 1)",
@@ -135,15 +128,16 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
-def test_every_end_is_a_record(data: Cifar10, box: SharedSandbox, tmp_path: Path, name: str) -> None:
-    line, status, reason = ENDS[name]
+@table(__file__, "run.md", "Ends", globals())
+def test_every_end_is_a_record(
+    data: Cifar10, box: SharedSandbox, tmp_path: Path, line: str, status: str, reason: str
+) -> None:
     record = run(data, box, tmp_path / "out", line)
     assert record.status == status, record
-    assert __import__("re").search(reason, record.error or ""), record.error
+    assert re.search(reason, record.error or ""), record.error
     assert "\n" not in (record.error or "")
     assert (record.epochs, record.test_accuracy) == (0, None)
-    if status != "error" or name == "raises":
+    if status != "error" or "KeyError" in line:
         assert (record.steps, record.parameters) == (3, 13_050)
     assert TrainingRecord.model_validate_json((tmp_path / "out" / "record.json").read_text()) == record
     assert not (tmp_path / "out" / "weights.pt").exists()
@@ -164,9 +158,7 @@ def test_other_networks(data: Cifar10, box: SharedSandbox, tmp_path: Path) -> No
     assert (record.recipe, record.recipe_sha256) == (short.to_json(), short.sha256), "of a recipe's own network"
 
 
-@pytest.mark.parametrize(
-    "line", ["while True: pass", "re.match('(a+)+$', 'a' * 60 + 'b')"], ids=["loops", "holds the interpreter's lock"]
-)
+@pytest.mark.parametrize("line", ["while True: pass", "re.match('(a+)+$', 'a' * 60 + 'b')"])  # that holds the lock
 def test_a_step_without_end(data: Cifar10, box: SharedSandbox, tmp_path: Path, line: str) -> None:
     record = run(data, box, tmp_path / "out", line, resources=Resources(threads=1, step_limit=2))
     assert record.status == "timeout"
@@ -270,18 +262,14 @@ def test_a_killed_run_goes_on_to_the_same_bits(data: Cifar10, box: SharedSandbox
 
 
 def test_a_result_that_cannot_be_written_loses_no_epoch(
-    data: Cifar10,
-    box: SharedSandbox,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    data: Cifar10, box: SharedSandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("train.runs.run.write_run", refuse)
         with pytest.raises(UserError, match=r"out: the result cannot be written: No space left .* again to resume"):
             run(data, box, out)
@@ -319,21 +307,19 @@ def test_a_whole_run_is_not_trained_again(
 # An ablation from end to end, on synthetic images in the real sandbox; run again, nothing is trained.
 
 
-TINY = Recipe().changed(
-    model__widths=(8, 8),
-    model__depths=(0, 1),
-    training__epochs=1,
-    training__batch_size=50,
-    slots__downsample="avg_pool",
-)
+SMALL = Recipe().changed(model__widths=(8, 8), model__depths=(0, 1), slots__downsample="avg_pool")
+TINY = SMALL.changed(training__epochs=1, training__batch_size=50)
 RESOURCES = Resources(threads=1, memory_gib=4.0)
+
+
+def study_in(out: Path, data: Cifar10, *seeds: int) -> Path:
+    ablate(TINY, None, data=data, out=out, seeds=seeds, held_out=50, images=100, resources=RESOURCES)
+    return out
 
 
 @pytest.fixture(scope="module")
 def study(data: Cifar10, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("study") / "ablation"
-    ablate(TINY, None, data=data, out=out, seeds=(0, 1), held_out=50, images=100, resources=RESOURCES)
-    return out
+    return study_in(tmp_path_factory.mktemp("study") / "ablation", data, 0, 1)
 
 
 def test_each_variant_is_trained_with_each_seed_once(study: Path, data: Cifar10) -> None:
@@ -342,13 +328,11 @@ def test_each_variant_is_trained_with_each_seed_once(study: Path, data: Cifar10)
     assert {record["status"] for record in records} == {"ok"}
     assert len({record["recipe_sha256"] for record in records}) == 2
     page = (study / "ablation.md").read_text()
-    assert "| no anti-aliasing | 2 |" in page
-    assert "synthetic (smoke test only)" in page
-    assert "on the 80 test images" in page
-    assert "epochs on 100 images" in page
+    told = "| no anti-aliasing | 2 |; synthetic (smoke test only); on the 80 test images; epochs on 100 images"
+    assert [part for part in told.split("; ") if part not in page] == []
     before = {path.name: path.read_bytes() for path in study.iterdir() if path.is_file()}
     times = {path: path.stat().st_mtime_ns for path in study.glob("runs/*/weights.pt")}
-    ablate(TINY, None, data=data, out=study, seeds=(0, 1), held_out=50, images=100, resources=RESOURCES)
+    study_in(study, data, 0, 1)
     assert {path.name: path.read_bytes() for path in study.iterdir() if path.is_file()} == before
     assert {path: path.stat().st_mtime_ns for path in study.glob("runs/*/weights.pt")} == times
 
@@ -360,7 +344,7 @@ def test_another_study_or_folder_is_left_alone(
     (tmp_path / "plan.json").write_text('{"chapters": 5}')
     for out, said in ((study, "contains a study with another plan"), (tmp_path, "is not the folder of such a study")):
         with pytest.raises(UserError, match=said):
-            ablate(TINY, None, data=data, out=out, seeds=(0, 1, 2), held_out=50, resources=RESOURCES)
+            study_in(out, data, 0, 1, 2)
     plan = {"study": "ablation"}
     open_study(tmp_path / "study", plan)
     monkeypatch.setattr("lemur_core.files.atomic.os.access", lambda *_: False)

@@ -252,6 +252,5 @@ def test_a_chain_from_a_study_and_what_breaks_one(library: Path, tmp_path: Path)
     change_json("runs/full-seed1/record.json", test_accuracy=0.99)(out)
     refresh(out)
     found = faults(out)
-    assert "full-seed1: derived: record.json, line 1: {" in found["runs"]
-    assert "manifest: details.test_accuracy is 0.5512, not 0.99" in found["runs"]
+    assert "full-seed1: derived: manifest: details.test_accuracy is 0.5512, not 0.99" in found["runs"]
     assert "records.jsonl, line 2: " in found["derived"]
