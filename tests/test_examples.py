@@ -23,6 +23,7 @@ from extract.model.results import Options
 from tests import test_readme
 from tests.builders import synthesis
 from tests.builders.suites import read_table
+from tests.test_environments import make_row
 
 HERE = Path(__file__).parent
 PAGES = [page for page in test_readme.PAGES if not page.name.startswith("tutorial")]
@@ -55,12 +56,8 @@ def library(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def rows_of(codes: list[str], name: str) -> str:
-    rows = [
-        {"nn": f"{name}-{number}", "nn_code": code, "task": "img-segmentation" if number == 1 else "img-classification",
-         "dataset": "cifar-100" if number == 2 else "cifar-10", "metric": "acc", "epoch": 1, "accuracy": 0.5,
-         "prm": {"lr": 0.01, "momentum": 0.9, "transform": "norm_32"}}
-        for number, code in enumerate(codes)
-    ]  # fmt: skip
+    rows = [json.loads(make_row(f"{name}-{number}", code, transform="norm_32")) for number, code in enumerate(codes)]
+    rows[1]["task"], rows[2]["dataset"] = "img-segmentation", "cifar-100"
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -79,16 +76,17 @@ def place(tmp_path: Path, library: Path, snapshot: Path, real_codes: list[str]) 
     shutil.copytree(snapshot.parent, folder)
     shutil.copytree(snapshot, folder / "DIR")
     shutil.copytree(library, folder / "blocks")
-    (folder / "new.jsonl").write_text(rows_of(real_codes[60:64], "new"), encoding="utf-8")
-    (folder / "newer.jsonl").write_text(rows_of(real_codes[64:68], "newer"), encoding="utf-8")
-    (folder / "net.py").write_text(NET)
-    (folder / "nets").mkdir()
-    (folder / "nets" / "net.py").write_text(NET)
-    (folder / "spec.json").write_text(
-        next(line for line in (library / "specs.jsonl").read_text().splitlines() if "SEModule" in line)
-    )
-    (folder / "project").mkdir()
-    (folder / "project" / "__init__.py").touch()
+    specs = (library / "specs.jsonl").read_text().splitlines()
+    files = {
+        "new.jsonl": rows_of(real_codes[60:64], "new"),
+        "newer.jsonl": rows_of(real_codes[64:68], "newer"),
+        **dict.fromkeys(("net.py", "nets/net.py"), NET),
+        "spec.json": next(line for line in specs if "SEModule" in line),
+        "project/__init__.py": "",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
     return folder
 
 

@@ -41,9 +41,8 @@ class Browser:
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1
         request = {"id": self._number, "method": method, "params": parameters}
-        os.write(
-            self._sent, json.dumps(request | ({"sessionId": self._session} if self._session else {})).encode() + b"\0"
-        )
+        request |= {"sessionId": self._session} if self._session else {}
+        os.write(self._sent, json.dumps(request).encode() + b"\0")
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             for message in self._read():
@@ -84,15 +83,14 @@ class Browser:
             time.sleep(0.02)
 
     def drag(self, start: Sequence[float], end: Sequence[float]) -> None:
-        steps = [
-            ("mouseMoved", start, 0),
-            ("mousePressed", start, 1),
-            ("mouseMoved", end, 1),
-            ("mouseReleased", end, 0),
-        ]
-        for kind, (x, y), pressed in steps:
-            button = "none" if kind == "mouseMoved" and not pressed else "left"
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=pressed, clickCount=1)
+        for kind, (x, y), pressed in [
+            ("Moved", start, 0),
+            ("Pressed", start, 1),
+            ("Moved", end, 1),
+            ("Released", end, 0),
+        ]:
+            place = {"x": x, "y": y, "button": "none" if kind == "Moved" and not pressed else "left"}
+            self.call("Input.dispatchMouseEvent", type=f"mouse{kind}", buttons=pressed, clickCount=1, **place)
 
     def open(self, page: Path, place: str = "", *, width: int = 1280, dark: bool = False) -> None:
         """Open a page, or an entry of it (`/3`), at a width of the window, and wait until it is there."""
@@ -118,12 +116,9 @@ def browser() -> Iterator[Browser]:
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
                "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe")  # fmt: skip
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(there), str(back), PROGRAM, *options, f"--user-data-dir={home}"],
-            pass_fds=(there, back),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        command = [sys.executable, "-c", _START, str(there), str(back), PROGRAM, *options, f"--user-data-dir={home}"]
+        silent: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+        process = subprocess.Popen(command, pass_fds=(there, back), **silent)
         os.close(there)
         os.close(back)
         try:

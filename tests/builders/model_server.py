@@ -33,14 +33,9 @@ class ModelServer:
 
 
 def completion(text: str, finish: str = "stop") -> Raw:
-    told = {
-        "id": "x",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "scripted",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}],
-        "usage": {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150},
-    }
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
+    told = {"id": "x", "object": "chat.completion", "created": 0, "model": "scripted", "choices": [choice]}
+    told |= {"usage": {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}}
     return Raw(body=json.dumps(told).encode(), headers={"Content-Type": "application/json"})
 
 

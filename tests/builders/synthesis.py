@@ -56,26 +56,12 @@ def write(folder: Path, answers: dict[str, dict[str, Any]], *, chat: bool = Fals
     for name, code in SOURCES.items():
         answer = answers[name]
         closed = code_columns(extractions.code_of(f"{of.name}::alpha.blocks.{name}", of.license, HEAD + code))
-        shape = "2x16x16x16"
-        observed = {
-            "parameters": 148 if name == "SqueezeGate" else 4672,
-            "trainable": 1,
-            "buffers": 0,
-            "layers": {"Conv2d": 2},
-            "cases": [{"inputs": {"x": f"float32 {shape}"}, "outputs": [f"float32 {shape}"]}],
-        }
-        row = extractions.block(
-            of,
-            name,
-            "backward",
-            error_kind=None,
-            error=None,
-            observed=json.dumps(observed),
-            arguments=json.dumps(ARGUMENTS),
-            graph=answer["graph"],
-            graph_widths=answer["graph_widths"],
-            **{**closed, **facts},
-        )
+        shape = "float32 2x16x16x16"
+        observed = {"trainable": 1, "buffers": 0, "cases": [{"inputs": {"x": shape}, "outputs": [shape]}]}
+        observed |= {"parameters": 148 if name == "SqueezeGate" else 4672, "layers": {"Conv2d": 2}}
+        told = {"observed": json.dumps(observed), "arguments": json.dumps(ARGUMENTS), "error_kind": None, "error": None}
+        graphs = {column: answer[column] for column in ("graph", "graph_widths")}
+        row = extractions.block(of, name, "backward", **{**told, **graphs, **closed, **facts})
         results.append(Result(row, ((of.name, row.path),), answer))
     extractions.write(folder / "blocks", results, [of], level="backward", chat=chat)
     return folder / "blocks"

@@ -34,34 +34,14 @@ RECIPE = Recipe().changed(training__epochs=3, training__batch_size=64, training_
 def made_up_record(code: str = TINY, **changes: Any) -> TrainingRecord:
     recipe = changes.pop("made_by", RECIPE)
     values: dict[str, Any] = {
-        "name": "tiny",
-        "status": "ok",
-        "error": None,
-        "code_sha256": hashlib.sha256(code.encode()).hexdigest(),
-        "ingredients": (),
-        "recipe": recipe.to_json(),
-        "recipe_sha256": recipe.sha256,
-        "prm": json.dumps(PRM),
-        "seed": 7,
-        "data": "cifar-10 (JPEG copy, harder)",
-        "data_sha256": "1" * 64,
-        "train_images": 45_000,
-        "epochs": 3,
-        "steps": 2112,
-        "parameters": 24_000,
-        "images_seen": 135_000,
-        "flop": 19_440_000_000_000,
-        "train_loss": 1.5,
-        "val_accuracy": 0.5625,
-        "test_accuracy": 0.5512,
-        "train_seconds": 30.0,
-        "data_seconds": 1.0,
-        "peak_bytes": 2**30,
-        "device": "cpu",
-        "precision": "float32",
-        "torch": "2.15.0",
-        "torchvision": "0.29.0",
-    }
+        "name": "tiny", "code_sha256": hashlib.sha256(code.encode()).hexdigest(), "ingredients": (), "seed": 7,
+        "recipe": recipe.to_json(), "recipe_sha256": recipe.sha256, "prm": json.dumps(PRM), "parameters": 24_000,
+        "data": "cifar-10 (JPEG copy, harder)", "data_sha256": "1" * 64, "train_images": 45_000,
+        "epochs": 3, "steps": 2112, "images_seen": 135_000, "flop": 19_440_000_000_000,
+        "status": "ok", "error": None, "train_loss": 1.5, "val_accuracy": 0.5625, "test_accuracy": 0.5512,
+        "train_seconds": 30.0, "data_seconds": 1.0, "peak_bytes": 2**30, "device": "cpu", "precision": "float32",
+        "torch": "2.15.0", "torchvision": "0.29.0",
+    }  # fmt: skip
     return TrainingRecord(**(values | changes))
 
 

@@ -111,7 +111,7 @@ def test_what_is_worth_trying(name: str) -> None:
 def builds(slot: str, constructor: str, **recorded: str) -> tuple[str, ...]:
     """The arguments to try for a block with such a constructor, of which such arguments worked."""
     image = slot_blocks.IMAGE
-    made = {"kit.made.Made": (slot_blocks.TEXTS["GATE"], constructor, recorded, image, image)}
+    made = {"kit.made.Made": (slot_blocks.TEXTS["Gate"], constructor, recorded, image, image)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slot_blocks, "LIBRARY", made)
         return list_builds(slot, slot_blocks.make_block("kit.made.Made"), slot_blocks.make_spec("kit.made.Made"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders.slot_blocks import BATCH_DROP, ELEMENT_DROP, HEAD, TEXTS, UNSCALED_DROP
+from tests.builders.slot_blocks import HEAD, TEXTS
 from tests.builders.suites import table
 from train.compose.assemble import support_text
 from train.compose.probe_guest import probe_filler, probe_network
@@ -40,28 +40,28 @@ def test_right(slot: str, text: str, build: str, facts: dict[str, Any]) -> None:
 
 
 WRONG = [
-    ("residual", TEXTS["POST_ACTIVATION"], "channels, channels", "an activation follows the addition"),
-    ("residual", TEXTS["NO_END"], "channels", "its shortcut is not the identity"),
-    ("residual", TEXTS["TWO_BRANCHES"], "channels", "zeroing the output of no single child"),
-    ("residual", TEXTS["UNUSED"], "channels", "no finite gradient reaches its parameter spare"),
-    ("residual", TEXTS["STEM"], "channels, 5", "gives 4×5×16×16 for 4×8×16×16, not 4×8×16×16"),
-    ("residual", TEXTS["RESIDUAL"], "no_such=channels", "cannot be constructed as PreAct(no_such=channels): TypeError"),
-    ("residual", TEXTS["RESIDUAL"], "16", "does not run on 4×8×16×16 in eval mode: RuntimeError"),
-    ("attention", TEXTS["FULL_PRECISION"], "channels", "bfloat16 and channels_last: AssertionError: float32 alone"),
-    ("attention", TEXTS["FIXED_SIZE"], "channels", "does not run on 4×8×12×8 in eval mode"),
-    ("attention", TEXTS["SUBSAMPLE"], "", "gives 4×8×8×8 for 4×8×16×16"),
+    ("residual", TEXTS["PostAct"], "channels, channels", "an activation follows the addition"),
+    ("residual", TEXTS["NoEnd"], "channels", "its shortcut is not the identity"),
+    ("residual", TEXTS["TwoBranches"], "channels", "zeroing the output of no single child"),
+    ("residual", TEXTS["Unused"], "channels", "no finite gradient reaches its parameter spare"),
+    ("residual", TEXTS["Stem"], "channels, 5", "gives 4×5×16×16 for 4×8×16×16, not 4×8×16×16"),
+    ("residual", TEXTS["PreAct"], "no_such=channels", "cannot be constructed as PreAct(no_such=channels): TypeError"),
+    ("residual", TEXTS["PreAct"], "16", "does not run on 4×8×16×16 in eval mode: RuntimeError"),
+    ("attention", TEXTS["FullPrecision"], "channels", "bfloat16 and channels_last: AssertionError: float32 alone"),
+    ("attention", TEXTS["FixedSize"], "channels", "does not run on 4×8×12×8 in eval mode"),
+    ("attention", TEXTS["Subsample"], "", "gives 4×8×8×8 for 4×8×16×16"),
     ("attention", "nn.SiLU", "", "attends to nothing"),
     ("attention", "nn.Conv2d", "channels, channels, 3, padding=1", "attends to nothing"),
-    ("attention", TEXTS["SCALE"], "channels", "attends to nothing"),
+    ("attention", TEXTS["Scale"], "channels", "attends to nothing"),
     ("attention", "nn.GroupNorm", "1, channels", "normalises"),
-    ("attention", TEXTS["SWISH_NORM"], "channels", "normalises: 512 times its input gives the same output as 64 times"),
-    ("downsample", TEXTS["WIDEN"], "channels", "gives 4×24×8×8 for 4×8×16×16, not 4×8×8×8"),
-    ("downsample", TEXTS["GATE"], "channels", "gives 4×8×16×16 for 4×8×16×16, not 4×8×8×8"),
+    ("attention", TEXTS["SwishNorm"], "channels", "normalises: 512 times its input gives the same output as 64 times"),
+    ("downsample", TEXTS["Widen"], "channels", "gives 4×24×8×8 for 4×8×16×16, not 4×8×8×8"),
+    ("downsample", TEXTS["Gate"], "channels", "gives 4×8×16×16 for 4×8×16×16, not 4×8×8×8"),
     ("downsample", "nn.Flatten", "", "gives 4×2048 for 4×8×16×16, not"),
-    ("stochastic_depth", UNSCALED_DROP, "rate", "does not keep the mean: samples are scaled by 1 at rate 0.5"),
-    ("stochastic_depth", BATCH_DROP, "rate", "at rate 0.5, not samples by themselves"),
-    ("stochastic_depth", ELEMENT_DROP, "rate", "drops parts of a sample"),
-    ("stochastic_depth", TEXTS["DROP"], "0.0", "drops nothing at rate 0.5"),
+    ("stochastic_depth", TEXTS["Unscaled"], "rate", "does not keep the mean: samples are scaled by 1 at rate 0.5"),
+    ("stochastic_depth", TEXTS["WholeBatch"], "rate", "at rate 0.5, not samples by themselves"),
+    ("stochastic_depth", TEXTS["Elements"], "rate", "drops parts of a sample"),
+    ("stochastic_depth", TEXTS["DropBranch"], "0.0", "drops nothing at rate 0.5"),
     ("stochastic_depth", "nn.ReLU", "", "is not the identity in eval mode"),
 ]
 
@@ -74,15 +74,15 @@ def test_wrong(slot: str, text: str, build: str, reason: str) -> None:
 
 
 def test_what_else_is_told() -> None:
-    of_factories = ask("residual", TEXTS["RESIDUAL"], "channels, norm_layer=make_norm_activation")
+    of_factories = ask("residual", TEXTS["PreAct"], "channels, norm_layer=make_norm_activation")
     assert of_factories["facts"]["branch_end"] == "last"
     broken = ask("attention", "class Broken(nn.Nothing):\n    pass\n", "channels")
     assert broken["reason"].startswith("its file cannot be executed: AttributeError")
-    assert ask("attention", TEXTS["GATE"], "8", widths=(8,))["fits"]
-    assert "4×16×16×16" in ask("attention", TEXTS["GATE"], "8", widths=(8, 16))["reason"]
-    fits = ask("attention", TEXTS["GATE"], "no_such=1", "16", "channels", "channels, reduction=2")
+    assert ask("attention", TEXTS["Gate"], "8", widths=(8,))["fits"]
+    assert "4×16×16×16" in ask("attention", TEXTS["Gate"], "8", widths=(8, 16))["reason"]
+    fits = ask("attention", TEXTS["Gate"], "no_such=1", "16", "channels", "channels, reduction=2")
     assert fits["build"] == "channels"
-    fails = ask("attention", TEXTS["GATE"], "no_such=channels", "channels - 1", "16", "also_not=channels")
+    fails = ask("attention", TEXTS["Gate"], "no_such=channels", "channels - 1", "16", "also_not=channels")
     assert fails["build"] == "channels - 1"
     assert "does not run" in fails["reason"]
     assert {slot for slot, *_ in WRONG} == set(SLOTS)
