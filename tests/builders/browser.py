@@ -83,12 +83,8 @@ class Browser:
             time.sleep(0.02)
 
     def drag(self, start: Sequence[float], end: Sequence[float]) -> None:
-        for kind, (x, y), pressed in [
-            ("Moved", start, 0),
-            ("Pressed", start, 1),
-            ("Moved", end, 1),
-            ("Released", end, 0),
-        ]:
+        moves = [("Moved", start, 0), ("Pressed", start, 1), ("Moved", end, 1), ("Released", end, 0)]
+        for kind, (x, y), pressed in moves:
             place = {"x": x, "y": y, "button": "none" if kind == "Moved" and not pressed else "left"}
             self.call("Input.dispatchMouseEvent", type=f"mouse{kind}", buttons=pressed, clickCount=1, **place)
 

@@ -43,14 +43,8 @@ def write_all(base: Path) -> dict[str, Path]:
     blocks = _write_blocks(base)
     snapshot = _write_snapshot(base)
     run = _write_run(base / "run")
-    return {
-        "blocks": blocks,
-        "snapshot": snapshot,
-        "run": run,
-        "ablation": _write_study(base / "ablation"),
-        "synthesis": _write_synthesis(base / "synthesis", blocks),
-        **_write_experts(base),
-    }
+    built = {"ablation": _write_study(base / "ablation"), "synthesis": _write_synthesis(base / "synthesis", blocks)}
+    return {"blocks": blocks, "snapshot": snapshot, "run": run, **built, **_write_experts(base)}
 
 
 def _write_blocks(base: Path) -> Path:
@@ -91,14 +85,8 @@ def _write_run(folder: Path, *, page: bool = True, **changes: Any) -> Path:
 
 
 def _write_study(folder: Path) -> Path:
-    plan = {
-        "study": "ablation",
-        "data": IMAGES.label,
-        "data_sha256": IMAGES.sha256,
-        "variants": {FULL: {}, "none": {}},
-        "seeds": [0],
-        "test_images": 9,
-    }
+    plan: dict[str, Any] = {"study": "ablation", "data": IMAGES.label, "data_sha256": IMAGES.sha256, "test_images": 9}
+    plan |= {"seeds": [0], "variants": {FULL: {}, "none": {}}}
     open_study(folder, plan)
     (folder / "runs").mkdir()
     for variant in (FULL, "none"):
