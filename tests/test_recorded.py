@@ -1,11 +1,6 @@
 """What the documents show of commands that take minutes is what `python -m benchmarks.recorded` kept of a run."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent))  # the benchmarks are no part of what is installed
 
 from benchmarks.recorded import FOLDER, RECORDS
 from tests import test_examples, test_readme, test_tutorials
