@@ -241,7 +241,7 @@ def read_reference_manifest(folder: Path) -> Manifest:
 
 
 def check_graphs(folder: Path) -> None:
-    """Raise UserError if a folder is no snapshot or extraction, or its graphs were stored by another release."""
+    """Raise UserError if a folder is no snapshot or extraction, or a snapshot whose graphs another release stored."""
     if read_reference_manifest(folder).kind == "snapshot":
         for _ in _iter_graph_rows(folder, ["graph", "torch", "form"]):
             pass

@@ -24,6 +24,7 @@ from typing import Any
 
 from curate.folder.reference_corpus import check_graphs
 from extract.search import open_index
+from extract.specs.make import graphs_in_spec
 from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur.synthesis.endpoint import Answer, Endpoint, Message, Model, Request
 from lemur.synthesis.folder import KIND, PREFIX, count_attempts, make_row, write_contents
@@ -34,6 +35,7 @@ from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
+from lemur_core.graphs.serialization import load_graphs
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Stopwatch, describe_parent
 from manifests.provenance import SPECS
@@ -201,6 +203,7 @@ def draw(library: Path, options: AttemptOptions) -> tuple[list[Attempt], int]:
             every = [facts for facts in map(json.loads, lines) if facts["block"] in rows]
             specs = [(Spec.model_validate(facts), rows[facts["block"]]) for facts in every]
         pool = [(spec, json.loads(row.arguments or "")) for spec, row in specs if _is_eligible(spec, row)]
+        graphs = next((graphs_in_spec(spec.algorithm) for spec, _ in pool if spec.algorithm is not None), None)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"{library}: damaged: {str(error).splitlines()[0]}; run `lemur verify`, or extract it again"
@@ -210,6 +213,10 @@ def draw(library: Path, options: AttemptOptions) -> tuple[list[Attempt], int]:
             f"{library}: no block is eligible: none of the selected ones ran with plain arguments, one tensor in and"
             " one out, and has a graph and a permissive license; select others"
         )
+    try:
+        load_graphs(graphs or {})  # the graphs of one folder are of one release
+    except ValueError as error:
+        raise UserError(f"{library}: {error}; extract it again, or use that torch") from error
     generator = random.Random(options.seed)
     rounds = -(-options.attempts // len(pool))
     drawn = [block for _ in range(rounds) for block in generator.sample(pool, len(pool))]

@@ -95,7 +95,7 @@ def test_folders_of_others_are_no_rooms(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_oldest_entries_go_until_the_cache_is_small_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "cache"
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(root))
-    mark(root, "sources", "features", "sandbox")
+    mark(root, "sources", "index", "sandbox")
     for name, days in {  # of 1,000 bytes each
         "sources/v3/trees/aa/files/one.py": 9,
         "sources/v3/trees/aa/listing.json": 9,

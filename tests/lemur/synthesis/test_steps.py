@@ -22,6 +22,7 @@ from lemur.synthesis.folder import STEPS
 from lemur.synthesis.learning_guest import ScoreChange
 from lemur.synthesis.loop import AnswerError, code_in, draw, first_messages, repair_messages, run_synthesis
 from lemur.synthesis.steps import Attempt, NetworkProposal, Prover, check_text, conformance
+from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import TORCH
 from lemur_core.sandbox import Outcome, Status
@@ -199,7 +200,7 @@ CLAIMED = {
     "loud noise": "            [p.data.add_(torch.randn_like(p)) for p in self.parameters()]\n",
     "decay": "            [p.data.mul_(0.9) for p in self.parameters()]\n",
     "uphill": HONEST.replace("self.criterion(", "-self.criterion("),
-    "other labels": HONEST.replace("labels.to", "labels[torch.randperm(len(labels))].to"),
+    "other labels": HONEST.replace("labels.to", "((labels + 1) % 10).to"),
     "one label": HONEST.replace("labels.to", "(labels * 0).to"),
     "the labels' numbers": "            self.head.bias.data += nn.functional.one_hot(labels, 10).float().sum(0)\n",
 }
@@ -209,6 +210,7 @@ UNMOVED = "its training does not move its scores of images that it has not seen 
 
 @pytest.fixture(scope="module")
 def box(curator_cache: Path) -> Iterator[CachedSandbox]:
+    (cache_folder("synthesis") / "confirm.key").write_bytes(b"the same images in each run of the tests")
     with CachedSandbox(entries=[CONFIRM.guest], workers=1) as opened:
         yield opened
 

@@ -104,7 +104,6 @@ def put(path: Path, text: str | None) -> None:
         lambda folder: ((folder / "numpy").unlink(), (folder / "numpy").symlink_to(folder)),
         lambda folder: put(folder, "x"),
         lambda folder: put(folder, None),
-        lambda folder: put(folder.parent, "x"),
     ],
 )
 def test_a_folder_that_is_not_as_it_was_made_is_made_again(
