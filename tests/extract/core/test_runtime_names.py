@@ -36,6 +36,7 @@ def test_ordinary_questions_import_nothing_and_the_list_is_made_once(
     saved = names.dump()
     code = """
 import subprocess, sys
+import extract.interface, extract.resolve.standins
 from extract.resolve.runtime_names import RuntimeNames
 names = RuntimeNames()
 names.load(sys.stdin.buffer.read())
