@@ -423,11 +423,12 @@ def test_defaults_by_name_are_left_out(recorder: SourceRecorder) -> None:
     assert (second["init"]["kwargs"], second["forward"]["kwargs"]) == ({"rate": "0", "act": "1"}, {"scale": "True"})
 
 
-def test_arguments_that_new_does_not_pass_on_are_not_known(recorder: SourceRecorder) -> None:
-    class Hub(Gate):
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            return super().__new__(cls)
+class Hub(Gate):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().__new__(cls)
 
+
+def test_arguments_that_new_does_not_pass_on_are_not_known(recorder: SourceRecorder) -> None:
     with recorder:
         Hub(8)(torch.ones(2))
     assert list_calls(recorder, Hub) == []
@@ -475,6 +476,11 @@ class WideScorer(Scorer):
         super().__init__(nn.ReLU(), width=width)
 
 
+class OtherScorer(WideScorer):
+    def forward(self, x: torch.Tensor, scale: int = 1) -> torch.Tensor:
+        return x
+
+
 class Outer(nn.Module):
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
@@ -496,10 +502,6 @@ def record_scorers(calls: Callable[[], object]) -> list[tuple[dict[str, Any], li
 
 
 def test_calls_of_subclasses_are_those_of_their_base_if_its_forward_runs() -> None:
-    class OtherScorer(WideScorer):
-        def forward(self, x: torch.Tensor, scale: int = 1) -> torch.Tensor:
-            return x
-
     for make, kwargs in ((lambda: PlainScorer(nn.ReLU()), {}), (lambda: WideScorer(4), {"width": "4"})):
         recorded = record_scorers(lambda make=make: make()(torch.ones(1)))
         assert recorded == [({"args": ["nn.ReLU()"], "kwargs": kwargs}, ["torch.randn((1,))"], True)]
