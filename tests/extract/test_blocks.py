@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,44 +29,28 @@ from tests.builders.suites import table
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("show")
-    sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
-    results = extractions.results(sources)
+    sources = alpha, beta = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
+    squeeze = sample_blocks.TEXTS["SQUEEZE"]
     hostile = extractions.code_of("beta@2.0::beta.blocks.Hostile", "GPL-3.0-only", 'A = "\x1b[31mred"\n')
-    results.append(extractions.Result(extractions.block(sources[1], "Hostile", **code_columns(hostile))))
-    ways = [f"s::m.d{n} [registry, 0.80]" for n in range(10)]
-    ran = sample_blocks.observed(train_differs=True)
-    results.append(
-        extractions.Result(
-            extractions.block(sources[1], "Squeeze", **{**ran, **code_columns(sample_blocks.TEXTS["SQUEEZE"])})
-        )
-    )
-    results.append(extractions.Result(extractions.block(sources[1], "Odd", arguments="{", observed="{")))
-    results.append(
-        extractions.Result(extractions.block(sources[1], "Guess", resolutions=["s::m.d [re-export, 1.00]", *ways]))
-    )
-    for name, code in (
-        ("Gated", sample_blocks.TEXTS["SQUEEZE"].replace("Squeeze", "Gated")),
-        ("Needs", "import not_there_at_all\n"),
-    ):
-        results.append(extractions.Result(extractions.block(sources[0], name, **code_columns(code))))
-    results.append(
-        extractions.Result(extractions.block(sources[0], "Raises", **code_columns("raise KeyError('mine')\n")))
-    )
-    extractions.write(base / "out", results, sources)
+    ways = ["s::m.d [re-export, 1.00]", *(f"s::m.d{n} [registry, 0.80]" for n in range(10))]
+    more = [
+        extractions.block(beta, "Hostile", **code_columns(hostile)),
+        extractions.block(beta, "Squeeze", **{**sample_blocks.observed(train_differs=True), **code_columns(squeeze)}),
+        extractions.block(beta, "Odd", arguments="{", observed="{"),
+        extractions.block(beta, "Guess", resolutions=ways),
+        extractions.block(alpha, "Gated", **code_columns(squeeze.replace("Squeeze", "Gated"))),
+        extractions.block(alpha, "Needs", **code_columns("import not_there_at_all\n")),
+        extractions.block(alpha, "Raises", **code_columns("raise KeyError('mine')\n")),
+    ]
+    extractions.write(base / "out", [*extractions.results(sources), *map(extractions.Result, more)], sources)
     return base / "out"
 
 
+IDS = "timm@1.0::timm.layers.Attention timm@1.0::timm.models.vit.Attention mm@2::mm.Attention mm@2::mm.layers.Drop here::Drop"
 ROWS = [
-    Block.model_construct(
-        block=f"{source}::{qualname}", name=qualname.rpartition(".")[2], qualname=qualname, source=source
-    )
-    for source, qualname in (
-        ("timm@1.0", "timm.layers.Attention"),
-        ("timm@1.0", "timm.models.vit.Attention"),
-        ("mm@2", "mm.Attention"),
-        ("mm@2", "mm.layers.Drop"),
-        ("here", "Drop"),
-    )
+    Block.model_construct(block=block, name=qualname.rpartition(".")[2], qualname=qualname, source=source)
+    for block in IDS.split()
+    for source, _, qualname in [block.partition("::")]
 ]
 
 
@@ -148,25 +133,19 @@ def test_an_unknown_name_is_answered_with_near_ones(folder: Path, wanted: str, t
         find_block(folder, wanted)
 
 
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
 def test_colours_only_on_a_terminal_and_nothing_that_it_would_obey(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_block(folder, "Hostile")
     assert capsys.readouterr().out.endswith('A = "\x1b[31mred"\n')
-    terminal = Terminal()
+    terminal = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "")
     monkeypatch.delenv("NO_COLOR", raising=False)
     show_block(folder, "Hostile")
-    written = terminal.getvalue()
+    written = terminal.buffer.getvalue().decode()  # type: ignore[attr-defined]
     assert "\x1b[" in written
     assert "\x1b[31mred" not in written
     assert "\\x1b[31mred" in re.sub(r"\x1b\[[0-9;]*m", "", written)
@@ -183,8 +162,6 @@ def test_a_damaged_file_of_requirements_is_named(folder: Path, tmp_path: Path) -
 
 
 def test_a_class_that_works(folder: Path) -> None:
-    import torch
-
     assert extract.load_block is load_block
     before = sorted(folder.rglob("*"))
     squeeze = load_block(str(folder), "alpha@1.0::alpha.blocks.Gated")
@@ -227,15 +204,9 @@ def test_what_a_block_computes_is_drawn(folder: Path, tmp_path: Path) -> None:
     other = serialize(graph) | {"torch": "1.0"}
     names = [spec["name"] for spec in specs]
     for name, stored in (("Squeeze", serialize(graph)), ("Gated", other)):
-        nothing = dict.fromkeys(("returns", "train_error", "fixed", "rebuilds", "train"))
-        rest = {
-            "operations": [],
-            "motifs": [],
-            "unused_parameters": [],
-            "route": "cpu",
-            "reads_values": False,
-        }
-        specs[names.index(name)]["algorithm"] = {"eval": stored, "sizes": {}, **rest, **nothing}
+        facts: dict[str, Any] = dict.fromkeys(("returns", "train_error", "fixed", "rebuilds", "train"))
+        facts |= {"operations": [], "motifs": [], "unused_parameters": [], "route": "cpu", "reads_values": False}
+        specs[names.index(name)]["algorithm"] = {"eval": stored, "sizes": {}, **facts}
     path.write_text("".join(json.dumps(spec) + "\n" for spec in specs), encoding="utf-8")
     picture = tmp_path / "block.svg"
     said = draw_block(tmp_path / "out", "Squeeze", picture)

@@ -63,25 +63,20 @@ def test_a_file_without_torch_runs_as_printed(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-P", "-c", "\n".join([row.lean_code or "", *lines])], check=True, timeout=100)
 
 
-@table(__file__, "calls.md", "Verify executes what is printed", globals())
-def test_verify_executes_what_is_printed(tmp_path: Path, init: str, lean: str, expected: tuple[bool, str]) -> None:
-    row = made(tmp_path, init, lean=lean)
-    source = extractions.source(tmp_path, "beta@1.0")
+def written(folder: Path, row: Block) -> Path:
+    source = extractions.source(folder, "beta@1.0")
     result = Result(row, ((source.name, "beta/blocks.py"),))
-    extractions.write(tmp_path / "out", [result], [source], level="backward")
-    *others, calls = [check for check in verify(tmp_path / "out", jobs=1) if not check.ok or check.name == "calls"]
-    assert others == []
-    assert calls.ok == expected[0]
-    assert calls.detail.startswith(expected[1]) or expected[1] in calls.detail
+    extractions.write(folder / "out", [result], [source], level="backward")
+    return folder / "out"
 
 
-def test_what_is_not_printed_is_not_executed(tmp_path: Path) -> None:
-    source = extractions.source(tmp_path, "beta@1.0")
-    result = Result(made(tmp_path, "Other()"), ((source.name, "beta/blocks.py"),))
-    extractions.write(tmp_path / "out", [result], [source], level="backward")
-    checks = verify(tmp_path / "out", jobs=1)
-    assert all(check.ok for check in checks)
-    assert "calls" not in {check.name for check in checks}
+@table(__file__, "calls.md", "Verify executes what is printed", globals())
+def test_verify_executes_what_is_printed(tmp_path: Path, init: str, lean: str, expected: list[bool], says: str) -> None:
+    checks = verify(written(tmp_path, made(tmp_path, init, lean=lean)), jobs=1)
+    assert all(check.ok for check in checks if check.name != "calls")
+    calls = [check for check in checks if check.name == "calls"]
+    assert [check.ok for check in calls] == expected
+    assert all(says in check.detail for check in calls)
 
 
 @pytest.mark.parametrize(("lines", "printed"), [(10, "# More."), (3_000, "class Made")])
@@ -90,10 +85,7 @@ def test_of_a_long_file_the_lean_form_is_shown(
 ) -> None:
     row = made(tmp_path, "8")
     row = row.model_copy(update=code_columns((row.code or "") + "# More.\n" * lines))
-    source = extractions.source(tmp_path, "beta@1.0")
-    result = Result(row, ((source.name, "beta/blocks.py"),))
-    extractions.write(tmp_path / "out", [result], [source], level="backward")
-    show_block(tmp_path / "out", "Made")
+    show_block(written(tmp_path, row), "Made")
     out = capsys.readouterr().out
     assert ("printed below is its lean form" in out) == (lines > 2_000)
     assert ("# More." in out) == (lines <= 2_000)

@@ -1,7 +1,6 @@
 """The extraction folder: it reads back as written, its file names are safe, its bytes are the same in every run."""
 
 import hashlib
-import json
 import re
 import string
 from collections.abc import Sequence
@@ -23,6 +22,8 @@ from manifests.folders.manifest import read_manifest
 from manifests.records import Block, Spec, arrow_schema
 from tests.builders import extractions
 
+FACTS: dict[str, Any] = {"unopened": (("gamma", "no such release"),), "notes": ["a note"]}
+
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Any]:
@@ -33,25 +34,17 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Any]:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory, sources: Sequence[Any]) -> Path:
     out = tmp_path_factory.mktemp("out") / "blocks"
-    extractions.write(
-        out, extractions.results(sources), sources, unopened=(("gamma", "no such release"),), notes=["a note"]
-    )
+    extractions.write(out, extractions.results(sources), sources, **FACTS)
     return out
-
-
-PAGE = {"index.html", "page/000.js", "page/files.json"}
 
 
 def test_every_file_is_there(written: Path) -> None:
     files = {path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file()}
-    code = {
-        f"blocks/{s}/{s[:-4]}.blocks.{n}.py"
-        for s in ("alpha@1.0", "beta@2.0")
-        for n in ("Attention", "Scale", "Broken", "Einops")
-    }
-    tables = {"blocks.parquet", "specs.jsonl", "required_repos.json"}
+    names = ("Attention", "Scale", "Broken", "Einops")
+    code = {f"blocks/{s}/{s[:-4]}.blocks.{name}.py" for s in ("alpha@1.0", "beta@2.0") for name in names}
+    named = "blocks.parquet specs.jsonl required_repos.json README.md croissant.json report.md manifest.json"
     specs = {f"data/specs/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")}
-    assert files == code | tables | specs | {"README.md", "croissant.json", "report.md", "manifest.json"} | PAGE
+    assert files == code | specs | {*named.split(), "index.html", "page/000.js", "page/files.json"}
 
 
 def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:
@@ -101,24 +94,16 @@ def test_the_manifest(written: Path, sources: Sequence[Any]) -> None:
 
 
 def test_two_runs_give_the_same_bytes(written: Path, tmp_path: Path, sources: Sequence[Any]) -> None:
-    extractions.write(
-        tmp_path / "again",
-        extractions.results(sources),
-        sources,
-        unopened=(("gamma", "no such release"),),
-        notes=["a note"],
-    )
+    extractions.write(tmp_path / "again", extractions.results(sources), sources, **FACTS)
     ours = {path.relative_to(written).as_posix(): path for path in written.rglob("*") if path.is_file()}
     for name, path in ours.items():
         if name not in ("report.md", "manifest.json"):
             assert (tmp_path / "again" / name).read_bytes() == path.read_bytes(), name
-    texts = [
-        re.sub(r"## This run.*?\n## ", "", (f / "report.md").read_text(), flags=re.DOTALL)
-        for f in (written, tmp_path / "again")
-    ]
-    assert texts[0] == texts[1]
-    manifests = [read_manifest(f).model_dump(exclude={"measured", "outputs"}) for f in (written, tmp_path / "again")]
-    assert manifests[0] == manifests[1]
+    both = (written, tmp_path / "again")
+    one, other = (re.sub(r"## This run.*?\n## ", "", (f / "report.md").read_text(), flags=re.DOTALL) for f in both)
+    assert one == other
+    first, second = (read_manifest(folder).model_dump(exclude={"measured", "outputs"}) for folder in both)
+    assert first == second
 
 
 def test_a_source_that_changed_meanwhile_is_named(tmp_path: Path) -> None:
@@ -127,13 +112,6 @@ def test_a_source_that_changed_meanwhile_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"alpha@1\.0: .*parts\.py: .*run again"):
         extractions.write(tmp_path / "out", [], [source])
     assert not (tmp_path / "out").exists()
-
-
-def test_another_kind_of_folder_is_refused(tmp_path: Path, written: Path) -> None:
-    manifest = json.loads((written / "manifest.json").read_text()) | {"kind": "snapshot"}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="holds a snapshot, not an extraction"):
-        EXTRACTION.open(tmp_path)
 
 
 def test_a_damaged_table_is_named(tmp_path: Path) -> None:
@@ -185,13 +163,7 @@ def test_file_names_are_safe_and_unique(blocks: list[str]) -> None:
     assert code_paths(reversed(blocks)) == paths
 
 
-@pytest.mark.parametrize(
-    ("blocks", "paths"),
-    [
-        (["timm@1.0::timm.layers.SEModule"], ["blocks/timm@1.0/timm.layers.SEModule.py"]),
-        (["s::a.B", "s::a.b"], ["blocks/s/a.B.py", "blocks/s/a.b-1d0c82af.py"]),
-        (["s::a b.C"], ["blocks/s/a_b.C-47b74a67.py"]),
-    ],
-)
-def test_file_names(blocks: list[str], paths: list[str]) -> None:
-    assert list(code_paths(blocks).values()) == paths
+def test_file_names() -> None:
+    blocks = ["s::a b.C", "s::a.B", "s::a.b"]
+    paths = ["blocks/s/a_b.C-47b74a67.py", "blocks/s/a.B.py", "blocks/s/a.b-1d0c82af.py"]
+    assert code_paths(blocks) == dict(zip(blocks, paths, strict=True))

@@ -147,6 +147,7 @@ def test_a_row_says_what_its_run_did_not_show(library: BlockLibrary) -> None:
     }
     report = (library.folder / "report.md").read_text()
     assert "| not shown: all gradients are zero | 1 | 6.2 % |" in report
+    assert "Pair = tp.Tuple[torch.Tensor, torch.Tensor]" in (library["Unpacks"].code or ""), "an alias stays"
 
 
 def test_the_printed_call_fills_what_nobody_initializes(
@@ -155,10 +156,6 @@ def test_the_printed_call_fills_what_nobody_initializes(
     show_block(library.folder, "Unset")
     assert "for name in ['scale']: nn.init.normal_(attrgetter(name)(block), std=0.02)" in capsys.readouterr().out
     assert all(check.ok for check in library.verify(jobs=1)), "among them: printed calls run"
-
-
-def test_an_alias_of_annotations_stays(library: BlockLibrary) -> None:
-    assert "Pair = tp.Tuple[torch.Tensor, torch.Tensor]" in (library["Unpacks"].code or "")
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,14 @@ def sources(tmp_path: Path) -> Sequence[Any]:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("report")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
-    facts: dict[str, Any] = {
-        "unopened": (("gamma|x", "no such *release*"),),
-        "targets": ("Attention", "Native", "Gone"),
-        "notes": ["Gone: no class of that name"],
-    }
-    extractions.write(base / "out", extractions.results(sources), sources, **facts)
+    extractions.write(
+        base / "out",
+        extractions.results(sources),
+        sources,
+        unopened=(("gamma|x", "no such *release*"),),
+        targets=("Attention", "Native", "Gone"),
+        notes=["Gone: no class of that name"],
+    )
     return base / "out"
 
 
@@ -68,13 +70,9 @@ SECTIONS = {
 }
 
 
-@pytest.mark.parametrize("title", SECTIONS)
-def test_sections(written: Path, title: str) -> None:
-    assert rows_of(report(written), title) == SECTIONS[title]
-
-
-def test_the_result(written: Path) -> None:
+def test_the_report_of_a_run(written: Path) -> None:
     text = report(written)
+    assert {title: rows_of(text, title) for title in SECTIONS} == SECTIONS
     assert "**6 of 10 classes executed (60.0 %). From 2 sources" in text
     assert "- Gone: no class of that name\n" in text
     rungs = {cells[0]: cells[2:] for cells in rows_of(text, "How far they came")}
@@ -86,10 +84,8 @@ def test_the_result(written: Path) -> None:
 
 
 def test_a_run_to_a_lower_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
-    rows = [
-        extractions.Result(extractions.block(sources[0], name, "parsed", error_kind=None, error=None))
-        for name in ("A", "B")
-    ]
+    made = [extractions.block(sources[0], name, "parsed", error_kind=None, error=None) for name in ("A", "B")]
+    rows = list(map(extractions.Result, made))
     extractions.write(tmp_path / "out", rows, sources, level="parsed")
     text = report(tmp_path / "out")
     assert "**2 of 2 classes parsed (100 %). " in text
@@ -99,11 +95,10 @@ def test_a_run_to_a_lower_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
 
 
 def test_a_run_to_a_higher_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
-    levels = ("executed", "constructed", "forward", "backward")
+    levels = ("executed", "constructed", "forward")
     rows = [extractions.Result(extractions.block(sources[0], level.title(), level)) for level in levels]
-    rows[-1] = extractions.Result(
-        extractions.block(sources[0], "Whole", "backward", error_kind=None, error=None, fidelity="match")
-    )
+    whole = {"error_kind": None, "error": None, "fidelity": "match"}
+    rows.append(extractions.Result(extractions.block(sources[0], "Whole", "backward", **whole)))
     extractions.write(tmp_path / "out", rows, sources, level="backward")
     text = report(tmp_path / "out")
     assert "**4 of 4 classes executed (100 %). " in text
@@ -113,8 +108,7 @@ def test_a_run_to_a_higher_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
 
 def test_nothing_at_all(tmp_path: Path, sources: Sequence[Any]) -> None:
     extractions.write(tmp_path / "out", [], sources, targets=("Gone",))
-    text = report(tmp_path / "out")
-    assert "**0 of 0 classes executed (–). " in text
+    assert "**0 of 0 classes executed (–). " in report(tmp_path / "out")
 
 
 odd = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

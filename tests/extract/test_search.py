@@ -1,8 +1,6 @@
 """Search: the right blocks come first, any query is plain words, and every error is one clear line."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +94,24 @@ def test_nothing_is_found(folder: Path, query: str, says: str) -> None:
         found(folder, query)
 
 
-@table(__file__, "search.md", "The syntax of the index means nothing", globals())
+SYNTAX = (
+    '"',
+    "*",
+    "AND",
+    "OR NOT",
+    "NEAR(a b)",
+    "names:se",
+    "(",
+    "a' OR 1",
+    "^se",
+    "-se +x",
+    "\x00",
+    "{se}",
+    "é ß 注意",
+)
+
+
+@pytest.mark.parametrize("query", SYNTAX)
 def test_the_syntax_of_the_index_means_nothing(folder: Path, query: str) -> None:
     assert answer(folder, query)
     assert names(folder, f"{query} SEModule")[:1] == ["SEModule"]
@@ -136,11 +151,6 @@ def test_code_is_read_where_the_folder_has_it(tmp_path: Path, monkeypatch: pytes
         assert names(where, query) == ["DropPath"]
     for query in ("jackpot", "winner"):
         assert "nothing matches" in answer(where, query)
-
-
-def test_a_description_need_not_have_all_words(folder: Path) -> None:
-    asked = "Drops whole paths of residual networks at random, per sample"
-    assert names(folder, asked)[0] == "DropPath"
 
 
 def test_lines_and_json(folder: Path) -> None:
@@ -204,10 +214,9 @@ def test_other_folders(tmp_path: Path, folder: Path) -> None:
     assert answer(write(tmp_path / "empty", []), "gate") == "gate: nothing matches; try a category or a layer"
 
 
-def test_the_command(folder: Path) -> None:
-    lemur = Path(sys.executable).with_name("lemur")
-    done = subprocess.run([lemur, "search", "se", "module", "--in", folder, "-k", "1"], capture_output=True, text=True)
+def test_the_command(folder: Path, lemur_here: Any) -> None:
+    done = lemur_here("search", "se", "module", "--in", folder, "-k", "1", cwd=folder)
     assert (done.returncode, done.stdout[:5]) == (0, "  1  ")
-    done = subprocess.run([lemur, "search", "zzzz", "--in", folder], capture_output=True, text=True)
+    done = lemur_here("search", "zzzz", "--in", folder, cwd=folder)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"lemur: {folder}: zzzz: nothing matches; try a category or a layer\n"

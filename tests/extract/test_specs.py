@@ -25,10 +25,7 @@ from tests.builders.suites import table
 def test_values_in_neutral_notation(expression: str, told: str) -> None:
     assert format_value(ast.parse(expression, mode="eval").body) == told
     assert format_expression(expression) == told
-
-
-def test_a_value_that_is_not_python() -> None:
-    assert format_expression("one two three four five six") == "text of 27 characters"
+    assert format_expression("one two three four five six") == "text of 27 characters"  # it is not Python
 
 
 @table(__file__, "specs.md", "Types", globals())
@@ -66,6 +63,10 @@ def test_what_was_observed() -> None:
     assert (spec.parameters, spec.gradients, spec.tensors) == (280, 4, 4)
     assert spec.layers == {"Conv2d": 2, "Gate": 1, "ReLU": 1}
     assert spec.summary == "Squeeze: float32 2×16×8×8 -> float32 2×16×8×8; 280 parameters; Conv2d 2, Gate 1, ReLU 1"
+    line = to_line(spec)
+    assert not {"Recalibrates", "papers", "found"} & set(line.replace('"', " ").split()), "no word of a docstring"
+    assert list(json.loads(line)) == sorted(json.loads(line))
+    assert Spec.model_validate_json(line) == spec
 
 
 @table(__file__, "specs.md", "Summaries", globals())
@@ -73,23 +74,11 @@ def test_summaries(changes: dict[str, Any], summary: str) -> None:
     assert make_spec(sample_blocks.block(**sample_blocks.observed(**changes))).summary == summary
 
 
-def test_no_word_of_a_docstring() -> None:
-    line = to_line(make_spec(sample_blocks.block(**sample_blocks.observed())))
-    assert not {"Recalibrates", "papers", "found"} & set(line.replace('"', " ").split())
-
-
 @pytest.mark.parametrize("stored", ["{", "[]", "3", '{"parameters": -1}', '{"init": 3}', '{"init": {"args": 3}}'])
 def test_broken_columns_are_as_if_absent(stored: str) -> None:
     spec = make_spec(sample_blocks.block(arguments=stored, observed=stored))
     assert spec.layers is None
     assert spec.summary == "Squeeze: not run"
-
-
-def test_a_line_has_sorted_keys_and_comes_back() -> None:
-    spec = make_spec(sample_blocks.block(**sample_blocks.observed()))
-    facts = json.loads(to_line(spec))
-    assert list(facts) == sorted(facts)
-    assert Spec.model_validate(facts) == spec
 
 
 @table(__file__, "specs.md", "Signatures", globals())
@@ -119,26 +108,16 @@ def test_an_outline_in_pieces_is_that_of_the_whole() -> None:
 @table(__file__, "specs.md", "Behavior", globals())
 def test_behavior(pairs: list[str], channels: int | None, expected: tuple[Any, ...]) -> None:
     cases = [dict(zip(("before", "after"), pair.split(), strict=True)) for pair in pairs]
-    observed = Observed(
-        parameters=0,
-        trainable=0,
-        buffers=0,
-        layers={},
-        train_differs=False,
-        cases=[{"inputs": {"x": f"float32 {c['before']}"}, "outputs": [f"float32 {c['after']}"]} for c in cases],  # type: ignore[arg-type]
-    )
-    found = infer_behavior(observed, channels)
-    assert tuple(found.values()) == expected
-
-
-def test_several_outputs_keep_no_shape() -> None:
-    case = {"inputs": {"x": "float32 2x8", "n": "3"}, "outputs": ["float32 2x8", "int64 2"]}
-    observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": [case]})
-    assert infer_behavior(observed, None)["keeps_shape"] is None
+    told = [{"inputs": {"x": f"float32 {c['before']}"}, "outputs": [f"float32 {c['after']}"]} for c in cases]
+    observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": told})
+    assert tuple(infer_behavior(observed, channels).values()) == expected
 
 
 def test_a_property_holds_in_every_call_and_mode() -> None:
-    """A crop that leaves short sequences as they are, and a train mode that pads, keep no shape."""
+    """A crop that leaves short sequences as they are, a train mode that pads, and several outputs keep no shape."""
+    several = {"inputs": {"x": "float32 2x8", "n": "3"}, "outputs": ["float32 2x8", "int64 2"]}
+    observed = Observed.model_validate({**sample_blocks.OBSERVED, "cases": [several]})
+    assert infer_behavior(observed, None)["keeps_shape"] is None
     case = {"inputs": {"x": "float32 2x8x8"}, "outputs": ["float32 2x8x8"]}
     call = {"init": "", "forward": "", "inputs": case["inputs"], "eval": case["outputs"], "train": case["outputs"]}
     others = (None, ["float32 2x4x8"], ["float32 2x8x8", "float32 2"])
@@ -187,10 +166,8 @@ def test_copies_are_one_group() -> None:
     words = " ".join(f"word{n} of a sentence on what it is for" for n in range(20))
     documented = text_of("Gate", doc=f'    """Says much: {words}."""\n\n')
     assert same(("Gate", plain), ("Gate", plain))
-    assert same(
-        ("Gate", plain),
-        ("Gate", documented.replace("(channels, ", "(\n            channels,  # of the input\n            ")),
-    )
+    spread = documented.replace("(channels, ", "(\n            channels,  # of the input\n            ")
+    assert same(("Gate", plain), ("Gate", spread))
     assert same(("Gate", plain), ("GateToo", plain.replace("class Gate(", "class GateToo(")))
     assert same(("Gate", plain), ("Gate", text_of("Gate", ends="        self.more = torch.zeros(3)\n")))
     assert not same(("Gate", plain), ("Blend", text_of("Blend")))
@@ -198,14 +175,9 @@ def test_copies_are_one_group() -> None:
 
 def test_equal_designs_are_one_group() -> None:
     """Different code with the same observed facts: their conversations would be the same, too."""
-    seen = sample_blocks.observed()
     rows = [
-        sample_blocks.block(text_of(name).replace(f", {name}=None", ""), name, **seen) for name in ("Gate", "Blend")
-    ]
-    rows += [
-        sample_blocks.block(
-            text_of("Third").replace(", Third=None", ""), "Third", **sample_blocks.observed(parameters=281)
-        )
+        sample_blocks.block(text_of(name).replace(f", {name}=None", ""), name, **sample_blocks.observed(parameters=n))
+        for name, n in (("Gate", 280), ("Blend", 280), ("Third", 281))
     ]
     found = assign_splits([make_spec(row) for row in rows], [row.code or "" for row in rows], 42)
     assert found[0].cluster == found[1].cluster != found[2].cluster

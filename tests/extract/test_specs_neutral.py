@@ -62,7 +62,7 @@ def real_files() -> Iterator[Path]:
         found = importlib.util.find_spec(package)
         assert found is not None
         assert found.origin is not None
-        yield from sorted((Path(found.origin).parent / folder).glob("*.py"))[::4]
+        yield from sorted((Path(found.origin).parent / folder).glob("*.py"))[::8]
 
 
 def test_the_checker_finds_what_is_there() -> None:
@@ -75,13 +75,10 @@ def test_the_checker_finds_what_is_there() -> None:
     assert strip_header("# a\n# b") == "# b"
 
 
-def test_a_block_that_was_observed() -> None:
+def test_real_code() -> None:
+    """Three classes from each of an eighth of PyTorch's and torchvision's own files, and a block that was observed."""
     check(sample_blocks.block())
     check(sample_blocks.block(**sample_blocks.observed()))
-
-
-def test_real_code() -> None:
-    """Three classes from each of a quarter of PyTorch's and torchvision's own files."""
     count = 0
     for file in real_files():
         code = file.read_text(encoding="utf-8")
@@ -89,17 +86,18 @@ def test_real_code() -> None:
         for name in names[:3]:
             check(sample_blocks.block(code, name, module=f"{file.parent.name}.{file.stem}"))
             count += 1
-    assert count > 25
+    assert count > 12
 
 
 def test_what_repeats_its_source_is_withheld() -> None:
     """A docstring with the same text as the spec: the values are removed, and the spec says which."""
     spec = make_spec(sample_blocks.block(**sample_blocks.observed()))
+    facts = spec.model_dump(mode="json")
     for text, withheld in (
         (spec.summary, "summary"),
-        (json.dumps(spec.model_dump(mode="json")["cases"], ensure_ascii=False), "cases"),
-        (json.dumps(spec.model_dump(mode="json")["layers"], sort_keys=True), "layers"),
-        (json.dumps(spec.model_dump(mode="json")["constructor"][0]), "constructor channels type"),
+        (json.dumps(facts["cases"], ensure_ascii=False), "cases"),
+        (json.dumps(facts["layers"], sort_keys=True), "layers"),
+        (json.dumps(facts["constructor"][0]), "constructor channels type"),
     ):
         row = sample_blocks.block(f"{sample_blocks.TEXTS['SQUEEZE']}\n\n# {text}\n", **sample_blocks.observed())
         found = make_spec(row)
@@ -144,7 +142,7 @@ def grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 expressions = st.recursive(plain, grown, max_leaves=24)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @example([("a", "'0¡0¡0ª0¹'")], False)
 @given(st.lists(st.tuples(names, expressions), min_size=1, max_size=8, unique_by=lambda pair: pair[0]), st.booleans())
 def test_any_default_is_neutral(defaults: list[tuple[str, str]], as_text: bool) -> None:

@@ -104,7 +104,9 @@ def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, Visit]
     assert all(len(set(values)) >= 3 for values in algorithm.sizes.values())
     form = algorithm.eval["operations"].index(["input", "number", "trained"])
     assert [node[1:] for node in algorithm.eval["nodes"] if node[0] == form] == [[0, True, "float32 B×64×H×W", "image"]]
-    assert build_algorithm(graphs_of(traced["values"]), ["x"]).fixed == "Python saw a value on the way"
+    found = graphs_of(traced["values"])
+    assert build_algorithm(found, ["x"]).fixed == "Python saw a value on the way"
+    assert (found["route"], found["reads_values"]) == ("cpu", True)
 
 
 def test_a_recorded_case_refutes_sizes_that_were_varied_together(traced: dict[str, Visit]) -> None:
@@ -112,9 +114,8 @@ def test_a_recorded_case_refutes_sizes_that_were_varied_together(traced: dict[st
     same, other = (Case(inputs={"image": "float32 3×3", "boxes": f"float32 {n}×5"}, outputs=()) for n in (3, 4))
     assert build_algorithm(found, ["image", "boxes"], [same]).operations[0] == "inputs image N×L, boxes N×L2"
     wider = Case(inputs={"image": "float32 3×4", "boxes": "float32 3×5"}, outputs=())
-    gate = build_algorithm(
-        graphs_of(traced["gate"]), ["image"], [Case(inputs={"image": "float32 2×32×6×6"}, outputs=())]
-    )
+    fewer = Case(inputs={"image": "float32 2×32×6×6"}, outputs=())
+    gate = build_algorithm(graphs_of(traced["gate"]), ["image"], [fewer])
     assert gate.operations[0].endswith("; of this run alone: sizes"), "a case has 32 channels instead of 64"
     assert build_algorithm(found, ["image", "boxes"], [wider]).operations[0] == "inputs image N×L, boxes N×L2"
     returns = Case(inputs={"image": "float32 2×64×9×9"}, outputs=("float32 2×64×9×8", "float32 2×64×1×1"))
@@ -126,11 +127,6 @@ def test_a_recorded_case_refutes_sizes_that_were_varied_together(traced: dict[st
     refuted = build_algorithm(found, ["image", "boxes"], [same, other])
     assert refuted.fixed == "sizes that were varied together differ in case 2"
     assert refuted.operations[0] == "inputs image 2×3, boxes 2×5; of this run alone: sizes"
-
-
-def test_values_are_had_on_the_cpu(traced: dict[str, Visit]) -> None:
-    found = graphs_of(traced["values"])
-    assert (found["route"], found["reads_values"]) == ("cpu", True)
 
 
 def test_draws_and_reads_are_those_of_forward(traced: dict[str, Visit]) -> None:
@@ -159,6 +155,7 @@ def test_sizes_that_fail_with_values_are_not_free(traced: dict[str, Visit]) -> N
 def test_lazy_modules_take_their_shapes_first(traced: dict[str, Visit]) -> None:
     operations = build_algorithm(graphs_of(traced["lazy"]), ["x"]).operations
     assert operations == ("inputs x N×3", "(1) linear of x, weight learned 5×3, bias learned 5 -> N×5", "returns (1)")
+    assert traced["fails"].graphs == Failure("runtime_error: ValueError: no")
 
 
 def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, Visit]) -> None:
@@ -172,34 +169,21 @@ def test_a_shape_of_eval_mode_alone_is_not_that_of_the_block(traced: dict[str, V
     assert make_spec(same).keeps_shape is True, "equal outputs have equal shapes"
 
 
-def test_what_does_not_run_says_why(traced: dict[str, Visit]) -> None:
-    assert traced["fails"].graphs == Failure("runtime_error: ValueError: no")
-
-
 @pytest.fixture(scope="module")
 def sound(traced: dict[str, Visit], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One block under MIT, and the same one under the GPL."""
     base = tmp_path_factory.mktemp("traced")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
     found = graphs_of(traced["gate"])
-    observed = {"parameters": 1096, "trainable": 1096, "buffers": 0, "layers": {"Conv2d": 2}, "cases": []}
-    observed["cases"] = [{"inputs": {"*0": "float32 2x64x6x6"}, "outputs": ["float32 2x64x6x6"]}]
+    case = {"inputs": {"*0": "float32 2x64x6x6"}, "outputs": ["float32 2x64x6x6"]}
+    observed = {"parameters": 1096, "trainable": 1096, "buffers": 0, "layers": {"Conv2d": 2}, "cases": [case]}
+    facts = {"arguments": json.dumps(ARGUMENTS), "observed": json.dumps(observed), "error_kind": None, "error": None}
+    facts |= {name: found[name] for name in ("graph", "graph_widths")}
     results = []
     for of in sources:
-        block = f"{of.name}::{of.name.partition('@')[0]}.blocks.Gate"
-        row: Block = extractions.block(
-            of,
-            "Gate",
-            "backward",
-            error_kind=None,
-            error=None,
-            arguments=json.dumps(ARGUMENTS),
-            observed=json.dumps(observed),
-            graph=found["graph"],
-            graph_widths=found["graph_widths"],
-            **code_columns(extractions.code_of(block, of.license, TEXTS["GATE"])),
-        )
-        results.append(Result(row, ((of.name, row.path),), found))
+        row: Block = extractions.block(of, "Gate", "backward", **facts)
+        code = extractions.code_of(row.block, of.license, TEXTS["GATE"])
+        results.append(Result(row.model_copy(update=code_columns(code)), ((of.name, row.path),), found))
     extractions.write(base / "out", results, sources, level="backward")
     return base / "out"
 

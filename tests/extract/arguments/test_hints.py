@@ -27,12 +27,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FactsIndex]:
 @pytest.fixture(scope="module")
 def hints_for(finder_for: FinderFor) -> HintsFor:
     """The hints for the class of that name in the package `p`, whose files are given by name."""
-
-    def make(name: str, **files: str) -> dict[str, Any]:
-        finder, found = finder_for(name, **files)
-        return finder.hints_for(found)
-
-    return make
+    return lambda name, **files: HintFinder.hints_for(*finder_for(name, **files))
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +110,8 @@ def test_a_class_of_the_same_name_is_another(hints_for: HintsFor) -> None:
     assert list_args(renamed) == [("11",)]
 
 
-def test_arguments_that_do_not_fit_are_no_hint(hints_for: HintsFor) -> None:
-    assert hints_for("Mlp", a=f"{BLOCK}\nm = Mlp(1, 2, 3, 4)\n")["init"] == []
-
-
-def test_what_is_large_to_compute_is_left_out(hints_for: HintsFor) -> None:
-    code = "m = Mlp([1] * 100_000_000)\nn = Mlp(9 ** 9 ** 9)\no = Mlp(3)\nd = d + 1\np = Mlp(d)"
+def test_what_is_large_to_compute_and_arguments_that_do_not_fit_are_left_out(hints_for: HintsFor) -> None:
+    code = "m = Mlp([1] * 100_000_000)\nn = Mlp(9 ** 9 ** 9)\no = Mlp(3)\nd = d + 1\np = Mlp(d)\nq = Mlp(1, 2, 3, 4)"
     assert list_args(hints_for("Mlp", a=f"{BLOCK}\n{code}\n")) == [("3",)]
 
 
@@ -191,10 +182,8 @@ def test_functions_and_classes_that_recorded_calls_name(finder_for: FinderFor) -
 
 @pytest.mark.parametrize("annotation", ["Config", "Optional[Config] = None", "'Config'", "Config | None"])
 def test_a_class_that_a_parameter_is_annotated_with(hints_for: HintsFor, annotation: str) -> None:
-    code = (
-        PARTS.replace("part)", f"width: int, part: {annotation})")
-        + "from typing import Optional\nclass Config:\n    pass\n"
-    )
+    code = PARTS.replace("part)", f"width: int, part: {annotation})")
+    code += "from typing import Optional\nclass Config:\n    pass\n"
     found = hints_for("Block", a=code)
     assert found["accepted"] == [("part", "Config")]
     assert [item["name"] for item in found["companions"]] == ["Config"]

@@ -79,42 +79,25 @@ def test_the_image_of_a_recorded_call_has_two_sides(recorded: tuple[int, ...], f
 
 def test_integers_of_an_expression() -> None:
     sizes = list(read_sizes(0, "torch.randint(0, 9, (2, 16)), [Gate(32, act=nn.ReLU)], torch.randn(1, 3, True)"))
-    assert [(size.value, size.axis) for size in sizes] == [
-        (2, (2, 0)),
-        (16, (2, 1)),
-        (1, (3, 0)),
-        (3, (3, 1)),
-        (32, None),
-    ]
+    assert [size.value for size in sizes] == [2, 16, 1, 3, 32]
+    assert [size.axis for size in sizes] == [(2, 0), (2, 1), (3, 0), (3, 1), None]
     assert list(read_sizes(0, "'é', 3")) == []
 
 
 def test_more_pixels_and_more_samples() -> None:
-    calls = WorkingCalls(
-        Arguments(("16",)), ForwardCall(("torch.randn((2, 16, 8, 12))",), (("t", "torch.rand((2,))"),))
-    )
-    assert [(called.args, called.kwargs) for called in vary(calls)] == [
-        (("torch.randn((2, 16, 16, 24))",), (("t", "torch.rand((2,))"),)),
-        (("torch.randn((3, 16, 8, 12))",), (("t", "torch.rand((2,))"),)),
-    ]
+    more = (("t", "torch.rand((2,))"),)
+    called = vary(WorkingCalls(Arguments(("16",)), ForwardCall(("torch.randn((2, 16, 8, 12))",), more)))
+    wide, many = "torch.randn((2, 16, 16, 24))", "torch.randn((3, 16, 8, 12))"
+    assert [(one.args, one.kwargs) for one in called] == [((wide,), more), ((many,), more)]
 
 
 @pytest.mark.parametrize(
-    ("shape", "sizes"),
-    [
-        ((2, 16, 27, 28), ["13, 14"]),
-        ((2, 16, 16, 32), ["32, 64"]),
-        ((2, 16, 64, 96), ["32, 96"]),
-        ((2, 16, 4, 600), ["8, 600"]),
-    ],
+    ("image", "other"), [("27, 28", "13, 14"), ("16, 32", "32, 64"), ("64, 96", "32, 96"), ("4, 600", "8, 600")]
 )
-def test_a_large_image_gets_a_smaller_one_beside_it(shape: tuple[int, ...], sizes: list[str]) -> None:
-    calls = WorkingCalls(Arguments(), ForwardCall((f"torch.randn({shape})",), ()))
+def test_a_large_image_gets_a_smaller_one_beside_it(image: str, other: str) -> None:
+    calls = WorkingCalls(Arguments(), ForwardCall((f"torch.randn((2, 16, {image}))",), ()))
     others = [called.args[0] for called in vary(calls)]
-    assert others == [
-        *(f"torch.randn((2, 16, {text}))" for text in sizes),
-        f"torch.randn((3, {', '.join(map(str, shape[1:]))}))",
-    ]
+    assert others == [f"torch.randn((2, 16, {other}))", f"torch.randn((3, 16, {image}))"]
 
 
 def test_the_tries_are_bounded() -> None:

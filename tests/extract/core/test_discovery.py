@@ -22,22 +22,22 @@ def test_classes_of_a_file(corpus: Any, case: Case) -> None:
     assert " ".join(found.name for found in corpus(case.files).found) == case.one("finds")
 
 
-@pytest.mark.parametrize(
-    ("imports", "base"),
-    [
-        ("import torch", "torch.nn.Module"),
-        ("import torch.nn", "torch.nn.Module"),
-        ("import torch\nimport torch.utils.checkpoint", "torch.nn.Module"),
-        ("import torch.nn.functional\nimport torch", "torch.nn.Module"),
-        ("import torch as th", "th.nn.Module"),
-        ("import torch.nn as N", "N.Module"),
-        ("from torch.nn import Module as M", "M"),
-        ("from torch.nn.modules.module import Module", "Module"),
-        ("from torch.nn import *", "Module"),
-    ],
-)
-def test_ways_to_import_the_base(corpus: Any, imports: str, base: str) -> None:
-    assert corpus(f"--- p/a.py\n{imports}\nclass A({base}):\n{FORWARD}").names() == ["p.a.A"]
+WAYS = [
+    ("import torch", "torch.nn.Module"),
+    ("import torch.nn", "torch.nn.Module"),
+    ("import torch\nimport torch.utils.checkpoint", "torch.nn.Module"),
+    ("import torch.nn.functional\nimport torch", "torch.nn.Module"),
+    ("import torch as th", "th.nn.Module"),
+    ("import torch.nn as N", "N.Module"),
+    ("from torch.nn import Module as M", "M"),
+    ("from torch.nn.modules.module import Module", "Module"),
+    ("from torch.nn import *", "Module"),
+]
+
+
+def test_ways_to_import_the_base(corpus: Any) -> None:
+    files = {f"p/a{n}.py": f"{way}\nclass A({base}):\n{FORWARD}" for n, (way, base) in enumerate(WAYS)}
+    assert corpus(files).names() == [f"p.a{n}.A" for n in range(len(WAYS))]
 
 
 SOURCES = """
@@ -67,41 +67,28 @@ class Nothing(tool.Root): pass
 
 def test_subclasses_across_sources(corpus: Any, closed: Any, run: Any) -> None:
     made = corpus(SOURCES, apart=True)
-    assert [found.block for found in made.found] == [
-        "base::base.model.BaseDecoder",
-        "tool::tool.heads.Head",
-        "tool::tool.heads.Decoder",
-    ]
+    names = ["base::base.model.BaseDecoder", "tool::tool.heads.Head", "tool::tool.heads.Decoder"]
+    assert [found.block for found in made.found] == names
+    assert sorted(found.block for found in corpus(SOURCES, apart=True, reverse=True).found) == sorted(names)
     for name, expected in (("Head", "head"), ("Decoder", "decoded")):
         outcome = made.emit(name)
         assert run(closed(outcome))[name]()(1) == (expected, 1)
         assert ("base", "model.py") in outcome.files
 
 
-def test_the_order_of_sources_does_not_matter_to_what_is_found(corpus: Any) -> None:
-    forward, backward = corpus(SOURCES, apart=True), corpus(SOURCES, apart=True, reverse=True)
-    assert sorted(forward.names()) == sorted(backward.names())
-
-
 def test_names_and_places(corpus: Any) -> None:
-    made = corpus(
-        f"--- p/s/__init__.py\n{HEAD}class A(nn.Module):\n{FORWARD}--- p/m.py\n\n{HEAD}class A(nn.Module):\n{FORWARD}"
-    )
-    assert [(found.qualname, found.module.file.path) for found in made.found] == [
-        ("p.m.A", "p/m.py"),
-        ("p.s.A", "p/s/__init__.py"),
-    ]
+    code = f"{HEAD}class A(nn.Module):\n{FORWARD}"
+    made = corpus({"p/s/__init__.py": code, "p/m.py": f"\n{code}"})
+    places = [(found.qualname, found.module.file.path) for found in made.found]
+    assert places == [("p.m.A", "p/m.py"), ("p.s.A", "p/s/__init__.py")]
 
 
 def test_why_a_name_is_of_no_block(tmp_path: Path) -> None:
     """A class without a forward exists; so does one that is no module."""
     text = (
-        HEAD
-        + "class Head(nn.Module):\n    def run(self, x): return x\nclass Plain: pass\n"
-        + "class Net(Head):\n"
-        + FORWARD
+        f"{HEAD}class Head(nn.Module):\n    def run(self, x): return x\nclass Plain: pass\nclass Net(Head):\n{FORWARD}"
     )
-    text += "class Base(nn.Module):\n    @abc.abstractmethod\n" + FORWARD
+    text += f"class Base(nn.Module):\n    @abc.abstractmethod\n{FORWARD}"
     text += "def make():\n    class Inner(nn.Module): pass\n    return Inner\n"
     (tmp_path / "a.py").write_text(text)
     with BlockExtractor(sources=[str(tmp_path)], level="discovered") as extractor:

@@ -35,22 +35,21 @@ def test_metadata_comes_first_and_a_guess_is_called_one(package: str, requiremen
     assert is_guess(requirement) == ("guess" in requirement)
 
 
-def test_a_known_bound_holds_where_the_metadata_states_another() -> None:
+def test_a_known_bound_holds_where_the_metadata_states_another_and_the_user_has_the_last_word() -> None:
     """The newest setuptools has no `pkg_resources`; names keep the spelling of the metadata."""
     assert find_requirement("pkg_resources", ["setuptools>=65.5.1"]) == "setuptools<81"
     assert find_requirement("yaml", ["PyYAML>=5"]) == "PyYAML"
-
-
-def test_the_user_has_the_last_word() -> None:
+    required = [is_required(STATED, package) for package in ("fla", "cv2.gapi", "taming")]
+    assert required == [True, True, False], "a hard requirement may have a similar name"
     confirmed = read_confirmed(["tiny=two-tiny", "cv2=my-opencv>=2"])
     assert find_requirement("tiny.sub", STATED, confirmed) == "two-tiny"
     assert find_requirement("cv2", STATED, confirmed) == "my-opencv>=2"
 
 
-@pytest.mark.parametrize("text", ["hydra", "=hydra", "hydra=", "a.b=c", "hydra=not a name", "a=b; extra == 'c'"])
-def test_a_wrong_pair_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not of the form IMPORT=NAME"):
-        read_confirmed([text])
+def test_a_wrong_pair_is_refused() -> None:
+    for text in ("hydra", "=hydra", "hydra=", "a.b=c", "hydra=not a name", "a=b; extra == 'c'"):
+        with pytest.raises(UsageError, match="not of the form IMPORT=NAME"):
+            read_confirmed([text])
 
 
 def test_folders_of_the_project_are_its_own(corpus: Any) -> None:
@@ -76,12 +75,6 @@ def test_folders_of_the_project_are_its_own(corpus: Any) -> None:
     assert "acme" in made.emit("Bad").detail
     data = made.emit("Data")
     assert data.requires == ('datasets; extra == "guess"',)  # the project may mean its own folder
-
-
-def test_a_hard_requirement_may_have_a_similar_name() -> None:
-    assert is_required(STATED, "fla")
-    assert is_required(STATED, "cv2.gapi")
-    assert not is_required(STATED, "taming")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pickle
 import sqlite3
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,8 @@ from lemur_core.source.facts import FileFacts
 from lemur_core.source.parse import parse_file
 from tests.builders.suites import read_files, read_table
 
+ROOT = str(Path(__file__).parents[3])
+TEXTS = read_files(__file__, "index.md")
 TEXT = "import math\nclass A(math.B): pass\n"
 
 
@@ -88,26 +89,14 @@ def test_a_file_that_exhausts_the_parser_is_a_fault(source: PackageSource, path:
 
 def test_a_script_without_a_main_guard_is_an_error_and_stores_no_fault(tmp_path: Path, path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(
-        "import sys\nfrom pathlib import Path\n"
-        "from extract.resolve.index import FactsIndex\nfrom extract.sources import open_source\n"
-        "source = open_source(sys.argv[1])\n"
-        "with FactsIndex(Path(sys.argv[2])) as index:\n"
-        "    index.add([(source, file) for file in source.files])\n"
-    )
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "net.py").write_text("X = 1\n")
-    done = subprocess.run(
-        [sys.executable, script, folder, path],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-    )
+    script.write_text(TEXTS["SCRIPT"])
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/net.py").write_text("X = 1\n")
+    command = [sys.executable, script, tmp_path / "project", path]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT})
     assert done.returncode == 1
     assert "put what runs under" in done.stderr
-    project = open_source(str(folder))
+    project = open_source(str(tmp_path / "project"))
     with FactsIndex(path) as index:
         index.add([(project, file) for file in project.files])
         assert index.faults([(project, file) for file in project.files]) == []
@@ -115,6 +104,8 @@ def test_a_script_without_a_main_guard_is_an_error_and_stores_no_fault(tmp_path:
 
 def test_policies(source: PackageSource, path: Path) -> None:
     assert add_all(source, path, "skip") == (0, 0)
+    with pytest.raises(UserError, match=r"a\.py: not in the index .*--index missing"):
+        load(source, path, "skip")
     assert add_all(source, path) == (0, 3)
     assert add_all(source, path) == (3, 0)
     assert add_all(source, path, "force") == (0, 3)
@@ -122,24 +113,15 @@ def test_policies(source: PackageSource, path: Path) -> None:
     assert load(source, path, "skip")["b.py"].statements
 
 
-def test_skip_asks_for_an_index(source: PackageSource, path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.py: not in the index .*--index missing"):
-        load(source, path, "skip")
-
-
-def test_a_changed_file_is_another(source: PackageSource, path: Path) -> None:
+def test_a_changed_file_is_another_and_a_moved_one_is_the_same(source: PackageSource, path: Path) -> None:
     add_all(source, path)
+    (source.root / "b.py").rename(source.root / "moved.py")
+    assert add_all(open_source(f"{source.root}/"), path) == (3, 0)
     (source.root / "a.py").write_text("y = 2\n")
     changed = open_source(f"{source.root}/")
     assert add_all(changed, path) == (2, 1)
     assert [s.binds for s in load(changed, path)["a.py"].statements] == [("y",)]
     assert load(source, path)["a.py"] == parse_file(TEXT.encode())
-
-
-def test_a_moved_file_is_the_same(source: PackageSource, path: Path) -> None:
-    add_all(source, path)
-    (source.root / "a.py").rename(source.root / "moved.py")
-    assert add_all(open_source(f"{source.root}/"), path) == (3, 0)
 
 
 def test_what_is_no_python_is_reported(source: PackageSource, path: Path) -> None:
@@ -228,15 +210,10 @@ def test_a_reader_does_not_wait_for_a_writer(source: PackageSource, path: Path) 
         writer.close()
 
 
-TEXTS = read_files(__file__, "index.md")
-WRITER = TEXTS["WRITER"]
-
-
 def start(folder: Path, path: Path, how: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WRITER, f"{folder}/", str(path), how]
+    command = [sys.executable, "-c", TEXTS["WRITER"], f"{folder}/", str(path), how]
     pipe = subprocess.PIPE
-    root = str(Path(__file__).parents[3])
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, "PYTHONPATH": root})
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, "PYTHONPATH": ROOT})
 
 
 def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
@@ -248,16 +225,16 @@ def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
     return [process.communicate(timeout=300)[0].split()[-1] for process in processes]
 
 
-def many_files(tmp_path: Path) -> PackageSource:
-    folder = tmp_path / "many"
+def many_files(folder: Path, count: int) -> PackageSource:
+    """Files of which every seventh is no Python."""
     folder.mkdir()
-    for number in range(30):
-        (folder / f"m{number}.py").write_text(textwrap.dedent(f"x{number} = {number}\n"))
+    for number in range(count):
+        (folder / f"m{number}.py").write_text(f"x{number} = {number}\n" if (number + 1) % 7 else f"def ({number}:\n")
     return open_source(f"{folder}/")
 
 
 def test_two_processes_at_once_and_a_killed_one(tmp_path: Path, path: Path) -> None:
-    source = many_files(tmp_path)
+    source = many_files(tmp_path / "many", 30)
     processes = [start(source.root, path, how) for how in ("whole", "whole", "killed")]
     for process in processes:
         assert process.stdout is not None
@@ -268,10 +245,6 @@ def test_two_processes_at_once_and_a_killed_one(tmp_path: Path, path: Path) -> N
 
 
 def test_many_files_are_parsed_by_several_processes(tmp_path: Path, path: Path) -> None:
-    folder = tmp_path / "more"
-    folder.mkdir()
-    for number in range(60):
-        (folder / f"m{number}.py").write_text(f"x{number} = {number}\n" if number % 7 else "def (:\n")
-    source = open_source(f"{folder}/")
-    assert add_all(source, path)[1] == len({file.blob for file in source.files})
+    source = many_files(tmp_path / "more", 60)
+    assert add_all(source, path) == (0, 60)
     assert load(source, path)["m1.py"].statements[0].binds == ("x1",)

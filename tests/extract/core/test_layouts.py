@@ -10,7 +10,7 @@ import pytest
 
 from extract.arguments.trials import classify_error
 from extract.emit.emit import Emitted
-from tests.builders.suites import read_table
+from tests.builders.suites import table
 
 NET = """from torch import nn
 from {imported} import Norm
@@ -22,15 +22,12 @@ class Norm(nn.Module):
     def forward(self, x): return {mark!r}
 """
 
-#: The file of `Net` and the name it imports; its module; the file that is meant; other files; build settings.
-LAYOUTS: dict[str, tuple[str, str, str, str, str, dict[str, str]]] = read_table(
-    __file__, "layouts.md", "Layouts", globals()
-)
 
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_file_that_is_meant(corpus: Any, run: Any, layout: str) -> None:
-    net, imported, module, norm, others, settings = LAYOUTS[layout]
+@table(__file__, "layouts.md", "Layouts", globals())
+def test_the_file_that_is_meant(
+    corpus: Any, run: Any, net: str, imported: str, module: str, norm: str, others: str, settings: dict[str, str]
+) -> None:
+    """Args: net: its file, with the name it imports and its module. norm: the file that is meant. settings: of the build."""
     files = {net: NET.format(imported=imported), norm: NORM.format(mark="this"), **settings}
     for path in others.split():
         files[path] = "" if path.endswith("__init__.py") else NORM.format(mark="another")
@@ -40,48 +37,28 @@ def test_the_file_that_is_meant(corpus: Any, run: Any, layout: str) -> None:
     assert run(emitted.code)["Net"]()(1) == "this"
 
 
-def test_a_namespace_holds_its_packages(corpus: Any, run: Any) -> None:
-    files = {
-        "acme/vision/nets/__init__.py": "",
-        "acme/vision/nets/width.py": "def widen(x): return 2 * x",
-        "acme/vision/nets/net.py": "from torch import nn\nimport acme.vision.nets.width\n"
-        "class Net(nn.Module):\n    def forward(self, x): return acme.vision.nets.width.widen(x)\n",
-    }
-    emitted = corpus(files, bare=True).emit("acme.vision.nets.net.Net")
-    assert run(emitted.code)["Net"]()(1) == 2
-
-
 def test_a_module_is_not_what_it_imports(corpus: Any) -> None:
     """`logs/wandb.py` wraps the package of that name; so does a file that no table knows."""
-    files = {
-        "logs/gone_pkg_.py": "import gone_pkg_\nfrom torch import nn\nclass A(nn.Module):\n    def forward(self, x): return gone_pkg_.f(x)\n"
-    }
-    emitted = corpus(files, bare=True).emit("A")
+    code = (
+        "import gone_pkg_\nfrom torch import nn\nclass A(nn.Module):\n    def forward(self, x): return gone_pkg_.f(x)\n"
+    )
+    emitted = corpus({"logs/gone_pkg_.py": code}, bare=True).emit("A")
     assert list(emitted.packages) == ["gone_pkg_"]
 
 
-def test_two_equally_near_files_are_a_doubt(corpus: Any) -> None:
-    files = {"net.py": NET.format(imported="norm"), "a/norm.py": NORM.format(mark=1), "b/norm.py": NORM.format(mark=2)}
+def test_two_equally_near_files_are_a_doubt_and_a_required_package_is_no_folder(corpus: Any) -> None:
+    net = NET.format(imported="norm")
+    files = {"net.py": net, "a/norm.py": NORM.format(mark=1), "b/norm.py": NORM.format(mark=2)}
     assert not isinstance(corpus(files, bare=True).emit("Net"), Emitted)
-
-
-def test_a_required_package_is_not_a_folder(corpus: Any) -> None:
-    files = {
-        "exp/net.py": NET.format(imported="norm"),
-        "exp/norm.py": NORM.format(mark=1),
-        "requirements.txt": "norm>=1",
-    }
+    files = {"exp/net.py": net, "exp/norm.py": NORM.format(mark=1), "requirements.txt": "norm>=1"}
     assert corpus(files, bare=True).emit("Net").packages == {"norm": "norm"}
 
 
 @pytest.mark.parametrize("required", [True, False])
 def test_a_required_import_is_an_import(corpus: Any, required: bool) -> None:
     code = "from gone_pkg_ import f\nfrom torch import nn\nclass A(nn.Module):\n    def forward(self, x): return f(x)\n"
-    settings = {
-        "setup.py": "setup(install_requires=['gone-pkg-x'])" if not required else "setup(install_requires=['gone-pkg'])"
-    }
-    emitted = corpus({"a.py": code, **settings}, bare=True).emit("A")
-    lines = emitted.code.splitlines()
+    setup = f"setup(install_requires=['gone-pkg{'' if required else '-x'}'])"
+    lines = corpus({"a.py": code, "setup.py": setup}, bare=True).emit("A").code.splitlines()
     assert ("from gone_pkg_ import f" in lines) == required
     assert ("    from gone_pkg_ import f" in lines) != required
 

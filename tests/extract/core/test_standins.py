@@ -10,21 +10,17 @@ import torchvision
 from extract.emit.emit import Emitted, Unresolved
 from extract.folder.verify import import_faults
 from extract.resolve.discover import TargetClass
-from tests.builders.suites import read_files, read_table
+from tests.builders.suites import read_files, table
 
 TEXTS = read_files(__file__, "standins.md")
 
-TORCH = "import torch\nfrom torch import nn\n"
 BOXES = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 3.9], [5.0, 5.0, 6.0, 6.0]])
 SCORES = torch.tensor([0.5, 0.9, 0.1])
 CALL = "(b, s, iou_threshold=0.5, offset=0)"
 
-NATIVE: dict[str, tuple[str, str]] = read_table(__file__, "standins.md", "Native", globals())
 
-
-@pytest.mark.parametrize("case", NATIVE)
-def test_a_compiled_operator_has_a_stand_in(corpus: Any, closed: Any, run: Any, case: str) -> None:
-    head, call = NATIVE[case]
+@table(__file__, "standins.md", "Native", globals())
+def test_a_compiled_operator_has_a_stand_in(corpus: Any, closed: Any, run: Any, head: str, call: str) -> None:
     made = corpus(f"{TEXTS['LOADER']}{head}class A(nn.Module):\n    def forward(self, b, s): return {call}\n")
     code = closed(made.emit("A"))
     assert run(code)["A"]()(BOXES, SCORES).tolist() == [1, 2]
@@ -68,38 +64,11 @@ def test_an_operator_of_the_runtime_is_called_where_it_is(corpus: Any, closed: A
         assert run(code)["A"]()(BOXES, SCORES).tolist() == [1, 2]
 
 
-HEAVY = {
-    "as long as the real one": "    def from_pretrained(cls): import json\n    def post_init(self): self.init_weights()\n",
-    "another of that name": "    def other(self): return 1\n",
-}
-
-
-@pytest.mark.parametrize("case", HEAVY)
-def test_a_heavy_base_is_known_by_name_and_shape(corpus: Any, closed: Any, run: Any, case: str) -> None:
-    made = corpus(
-        f"""
---- p/base.py
-from torch import nn
-from .gone import everything
-class PreTrainedModel(nn.Module):
-    marked = everything
-{HEAVY[case]}
---- p/a.py
-from torch import nn
-from .base import PreTrainedModel
-class A(PreTrainedModel):
-    def __init__(self, config=None):
-        super().__init__(config)
-        self.layer = nn.Linear(2, 2)
-        self.post_init()
-    def forward(self, x): return self.layer(x)
-"""
-    )
-    outcome = made.emit("A")
-    if case == "another of that name":
-        assert isinstance(outcome, Unresolved)
-        assert "everything" in outcome.detail
-        return
+def test_a_heavy_base_is_known_by_name_and_shape(corpus: Any, closed: Any, run: Any) -> None:
+    other = corpus(TEXTS["HEAVY"].replace("from_pretrained", "other")).emit("A")
+    assert isinstance(other, Unresolved)
+    assert "everything" in other.detail
+    outcome = corpus(TEXTS["HEAVY"]).emit("A")
     code = closed(outcome)
     assert "everything" not in code
     assert ("lemur-curator", "pretrained.py") in outcome.files
@@ -145,12 +114,16 @@ def test_an_absent_package_fails_as_it_is_used(corpus: Any, closed: Any, run: An
 
 def test_a_package_that_only_functions_need_does_not_stop_the_file(corpus: Any) -> None:
     made = corpus(
-        {
-            "p/a.py": TORCH
-            + "import lemurabsent\nimport lemurearly\n\nSIZE = lemurearly.size\n"
-            + "class A(nn.Module):\n    def forward(self, x): return lemurabsent.f(x)\n"
-            + "class B(nn.Module):\n    def forward(self, x): return x + SIZE\n"
-        }
+        """
+        --- p/a.py
+        import lemurabsent, lemurearly
+        from torch import nn
+        SIZE = lemurearly.size
+        class A(nn.Module):
+            def forward(self, x): return lemurabsent.f(x)
+        class B(nn.Module):
+            def forward(self, x): return x + SIZE
+        """
     )
     late, early = made.emit("A"), made.emit("B")
     assert isinstance(late, Emitted)
@@ -186,16 +159,23 @@ def test_what_stands_in_comes_before_annotations_that_name_it(corpus: Any, close
 
 
 def test_settings_need_no_validating_decorator(corpus: Any) -> None:
-    made = corpus(
-        {
-            "p/base.py": "class PreTrainedConfig:\n    def from_pretrained(self): pass\n    def to_dict(self): pass\n",
-            "p/a.py": TORCH
-            + "from lemurabsent import strict\nfrom .base import PreTrainedConfig\n"
-            + "@strict\nclass Settings(PreTrainedConfig):\n    size: int = 3\n"
-            + "class A(nn.Module):\n    def forward(self, x): return x * Settings().size\n",
-        }
-    )
-    outcome = made.emit("A")
+    outcome = corpus(
+        """
+        --- p/base.py
+        class PreTrainedConfig:
+            def from_pretrained(self): pass
+            def to_dict(self): pass
+        --- p/a.py
+        from torch import nn
+        from lemurabsent import strict
+        from .base import PreTrainedConfig
+        @strict
+        class Settings(PreTrainedConfig):
+            size: int = 3
+        class A(nn.Module):
+            def forward(self, x): return x * Settings().size
+        """
+    ).emit("A")
     assert isinstance(outcome, Emitted), outcome
     assert "@strict" not in outcome.code.split("# Changed")[1].split("\n\n", 1)[1]
     assert outcome.requires == ()

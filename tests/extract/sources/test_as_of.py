@@ -34,20 +34,11 @@ def release(tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
             self.end_headers()
             self.wfile.write(files.get(name) or json.dumps(page).encode())
 
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
+        def log_message(self, *_: object) -> None: ...
 
-    def upload(
-        name: str,
-        version: str,
-        uploaded: str | None,
-        code: str = "",
-        needs: str = "",
-        tag: str = "py3",
-        library: str = "",
-    ) -> None:
+    def upload(name: str, version: str, uploaded: str | None, needs: str = "", tag: str = "py3", **more: str) -> None:
         tag = f"{tag}-none-any"
-        contents: Files = {f"{name}.py": code, **({library: ""} if library else {})}
+        contents: Files = {f"{name}.py": more.get("code", ""), **({more["library"]: ""} if "library" in more else {})}
         wheel = tmp_path / f"{name}-{version}-{tag}.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
             metadata = f"Requires-Dist: {needs}\n" if needs else ""
@@ -66,17 +57,18 @@ def release(tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     server.server_close()
 
 
+@pytest.mark.slow
 def test_a_block_runs_with_the_releases_of_its_day(release: Release, tmp_path: Path) -> None:
-    release("acme", "1.0", "2020-01-01", "def half(x):\n    return x / 2\n")
-    release("acme", "1.1", DAY, "def half(x):\n    return x / 2\n")
-    release("acme", "2.0", "2021-03-02", "RENAMED = True\n")
+    release("acme", "1.0", "2020-01-01", code="def half(x):\n    return x / 2\n")
+    release("acme", "1.1", DAY, code="def half(x):\n    return x / 2\n")
+    release("acme", "2.0", "2021-03-02", code="RENAMED = True\n")
     source = tmp_path / "project"
-    (source / "proj").mkdir(parents=True)
+    source.mkdir()
     (source / "pyproject.toml").write_text('[project]\nname = "proj"\nversion = "1"\ndependencies = ["acme"]\n')
-    (source / "proj" / "__init__.py").write_text("")
-    lines = ["import torch", "from acme import half", "class Half(torch.nn.Module):"]
-    lines += ["    def forward(self, x):", "        return half(x)", ""]
-    (source / "proj" / "halves.py").write_text("\n".join(lines))
+    code = (
+        "import torch\nfrom acme import half\nclass Half(torch.nn.Module):\n    def forward(self, x): return half(x)\n"
+    )
+    (source / "halves.py").write_text(code)
     today = extract(source, out=tmp_path / "today", options=ExtractOptions(level="forward"), jobs=1)
     assert today["Half"].level == "compiled"
     assert today.manifest.details["days"] == {}
@@ -131,7 +123,6 @@ def test_an_older_pip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "pip-25.3.dist-info").mkdir()
     (tmp_path / "pip-25.3.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 25.3\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(
-        UsageError, match=r"needs pip 26\.0 or later, and there is 25\.3 here; python -m pip install -U"
-    ):
+    said = r"needs pip 26\.0 or later, and there is 25\.3 here; python -m pip install -U"
+    with pytest.raises(UsageError, match=said):
         check_day(DAY)

@@ -15,19 +15,28 @@ SEARCHED = "from importlib.util import find_spec\nif find_spec('tinyops'):\n    
 SAYS = "        if not HAS: raise ImportError('Please pip install vis[image].')\n"
 
 
-@pytest.mark.parametrize("available", [True, False])
-@pytest.mark.parametrize(("head", "check"), [(TRIED, ""), (SEARCHED, SAYS)])
+def write(folder: Path, code: str) -> None:
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(SETTINGS)
+    (folder / "a.py").write_text(f"from torch import nn\n{code}")
+
+
+@pytest.mark.parametrize(
+    ("head", "check", "available"),
+    [
+        (SEARCHED, SAYS, True),
+        pytest.param(SEARCHED, SAYS, False, marks=pytest.mark.slow),
+        pytest.param(TRIED, "", True, marks=pytest.mark.slow),
+        (TRIED, "", False),
+    ],
+)
 def test_a_package_of_an_extra(
     tmp_path: Path, make_wheel: Callable[..., Path], head: str, check: str, available: bool
 ) -> None:
     if available:
         make_wheel("tinyops", "1.2", {"tinyops.py": "def twice(x): return 2 * x\n"})
-    (tmp_path / "vis").mkdir()
-    (tmp_path / "vis/pyproject.toml").write_text(SETTINGS)
-    (tmp_path / "vis/a.py").write_text(
-        f"from torch import nn\n{head}class Twice(nn.Module):\n    def __init__(self):\n        super().__init__()\n{check}"
-        "    def forward(self, x): return tinyops.twice(x)\n"
-    )
+    made = f"{head}class Twice(nn.Module):\n    def __init__(self):\n        super().__init__()\n{check}"
+    write(tmp_path / "vis", f"{made}    def forward(self, x): return tinyops.twice(x)\n")
     with BlockExtractor(sources=[str(tmp_path / "vis")], level="forward", jobs=1) as extractor:
         row = extractor.extract_single_block("Twice").row
     if available:
@@ -38,15 +47,12 @@ def test_a_package_of_an_extra(
         assert (row.error_kind, row.requires) == ("missing_extra: image", ())
 
 
+@pytest.mark.slow
 def test_blocks_with_an_extra_are_counted_with_the_others(tmp_path: Path, make_wheel: Callable[..., Path]) -> None:
     make_wheel("tinyops", "1.2", {"tinyops.py": "def twice(x): return 2 * x\n"})
     plain = next(name for name in map("Plain{}".format, itertools.count()) if is_sampled(f"vis::a.{name}"))
-    (tmp_path / "vis").mkdir()
-    (tmp_path / "vis/pyproject.toml").write_text(SETTINGS)
-    (tmp_path / "vis/a.py").write_text(
-        f"from torch import nn\n{TRIED}class Twice(nn.Module):\n    def forward(self, x): return tinyops.twice(x)\n"
-        f"class {plain}(nn.Module):\n    def forward(self, x): return x + 1\n"
-    )
+    twice = f"{TRIED}class Twice(nn.Module):\n    def forward(self, x): return tinyops.twice(x)\n"
+    write(tmp_path / "vis", f"{twice}class {plain}(nn.Module):\n    def forward(self, x): return x + 1\n")
     with BlockExtractor(sources=[str(tmp_path / "vis")], jobs=1) as extractor:
         rows = [result.row for result in extractor.extract_multiple_blocks(["Twice", plain])]
     assert [(row.name, row.level, row.requires) for row in rows] == [

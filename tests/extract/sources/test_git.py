@@ -42,17 +42,15 @@ def test_a_commit(repository: Any) -> None:
     assert open_source(f"git+{repository.url}@{commit}", name="detr").name == f"detr@{commit[:12]}"
 
 
-def test_a_warm_commit_needs_no_git(repository: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_commit_needs_no_git_unless_it_lost_its_tests(repository: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = f"git+{repository.url}@{repository.commit(FILES)}"
     first = open_source(spec, digest=None)
+    shutil.rmtree(others_of(first))
+    assert (others_of(open_source(spec)) / "configs" / "small.yaml").is_file()
+    with pytest.raises(UserError, match=rf"have the digest [0-9a-f]{{64}}, not the pinned {'0' * 64}"):
+        open_source(spec, digest="0" * 64)
     monkeypatch.setattr(subprocess, "run", None)
     assert open_source(spec, digest=first.digest) == first
-
-
-def test_a_commit_that_lost_its_tests_is_fetched_again(repository: Any) -> None:
-    spec = f"git+{repository.url}@{repository.commit(FILES)}"
-    shutil.rmtree(others_of(open_source(spec)))
-    assert (others_of(open_source(spec)) / "configs" / "small.yaml").is_file()
 
 
 def test_weights_and_history_are_not_transferred(repository: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,14 +94,14 @@ def test_branches_are_followed(repository: Any) -> None:
     repository.git("tag", "-a", "v1", "-m", "one")
     repository.git("tag", "light")
     repository.git("branch", "feature/x")
-    names = {
-        spec: open_source(f"git+{repository.url}{spec}").name for spec in ("", "@main", "@v1", "@light", "@feature/x")
-    }
-    assert set(names.values()) == {f"origin@{first[:12]}"}
+    revisions = ("", "@main", "@v1", "@light", "@feature/x")
+
+    def opened() -> list[str]:
+        return [open_source(f"git+{repository.url}{revision}").name for revision in revisions]
+
+    assert opened() == [f"origin@{first[:12]}"] * 5
     second = repository.commit({"models/new.py": ""})
-    assert open_source(f"git+{repository.url}").name == f"origin@{second[:12]}"
-    assert open_source(f"git+{repository.url}@main").name == f"origin@{second[:12]}"
-    assert open_source(f"git+{repository.url}@v1").name == f"origin@{first[:12]}"
+    assert opened() == [f"origin@{commit[:12]}" for commit in (second, second, first, first, first)]
 
 
 def test_offline_the_last_known_commit_is_used(
@@ -152,12 +150,6 @@ def test_links_and_submodules_are_not_there(repository: Any, tmp_path: Path) -> 
     repository.git("commit", "-q", "-m", "submodule")
     source = open_source(f"git+{repository.url}")
     assert [file.path for file in source.files] == ["models/__init__.py", "models/detr.py"]
-
-
-def test_what_is_pinned(repository: Any) -> None:
-    spec = f"git+{repository.url}@{repository.commit(FILES)}"
-    with pytest.raises(UserError, match=rf"have the digest [0-9a-f]{{64}}, not the pinned {'0' * 64}"):
-        open_source(spec, digest="0" * 64)
 
 
 def test_what_is_unknown(repository: Any) -> None:
@@ -219,21 +211,16 @@ SDIST_WITHOUT_TESTS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def redirect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def redirect(monkeypatch: pytest.MonkeyPatch, folder: Path, of: str, to: str) -> None:
     """Have git take another address for one of the web."""
-
-    def make(of: str, to: str) -> None:
-        (tmp_path / "gitconfig").write_text(f'[url "{to}"]\n\tinsteadOf = {of}\n')
-        monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
-
-    return make
+    (folder / "gitconfig").write_text(f'[url "{to}"]\n\tinsteadOf = {of}\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(folder / "gitconfig"))
 
 
 def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_states(
-    repository: Any, make_wheel: Any, make_sdist: Any, tmp_path: Path, redirect: Any
+    repository: Any, make_wheel: Any, make_sdist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    redirect("https://github.com/o/tiny.git", repository.url)
+    redirect(monkeypatch, tmp_path, "https://github.com/o/tiny.git", repository.url)
     for version, tag in (("1.1", "v1.1.9"), ("1.2", "v1.2.0"), ("1.2", "1.2.1rc1"), ("1.2", "nightly"), ("1.3", "1.3")):
         repository.commit({"test/nn/test_x.py": f"# {tag}\n", "test/data.json": "[]", "tiny.py": f"# {version}\n"})
         repository.git("tag", "-a", "-m", "release", tag)
@@ -249,10 +236,11 @@ def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_state
         repository.folder.rename(tmp_path / "moved") if repository.folder.exists() else None  # the second is cached
 
 
+@pytest.mark.slow
 def test_tests_come_from_the_newest_commit_where_no_tag_is_near_and_only_the_description_links_to_the_repository(
-    repository: Any, make_wheel: Any, make_sdist: Any, redirect: Any
+    repository: Any, make_wheel: Any, make_sdist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    redirect("https://github.com/o/tiny_net", repository.url)
+    redirect(monkeypatch, tmp_path, "https://github.com/o/tiny_net", repository.url)
     repository.commit({"tests/test_x.py": "# old\n"})
     repository.git("tag", "v1.0")
     repository.commit({"tests/test_x.py": "# new\n"})
@@ -266,10 +254,11 @@ def test_tests_come_from_the_newest_commit_where_no_tag_is_near_and_only_the_des
     assert (folder / "tests/test_x.py").read_text() == "# new\n"
 
 
+@pytest.mark.slow
 def test_tests_whose_repository_is_out_of_reach_are_asked_for_again(
-    make_wheel: Any, make_sdist: Any, redirect: Any
+    make_wheel: Any, make_sdist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    redirect("https://github.com/", "http://127.0.0.1:1/")
+    redirect(monkeypatch, tmp_path, "https://github.com/", "http://127.0.0.1:1/")
     make_wheel("tiny", "1.0", {"tiny/__init__.py": ""}, "Home-page: https://github.com/o/tiny\n")
     make_sdist("tiny", "1.0", SDIST_WITHOUT_TESTS)
     source = open_source("tiny@1.0")

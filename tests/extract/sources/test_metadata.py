@@ -89,7 +89,4 @@ def test_a_wheel_is_laid_out_already() -> None:
     python = {"acme/nets/__init__.py": b"", "acme/nets/basis.py": b""}  # `acme` is a namespace, which nothing states
     source = make_source(python, facts, root=Path(), name="x@1", kind="package", version="1", origin="")
     assert [file.module for file in source.files] == ["acme.nets", "acme.nets.basis"]
-
-
-def test_a_package_may_be_the_root() -> None:
     assert read_facts({"setup.py": b"setup(package_dir={'acme': '.'})"}).roots == (("", "acme"),)

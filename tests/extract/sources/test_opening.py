@@ -21,9 +21,8 @@ def folder(tmp_path: Path) -> Path:
     for path in FILES:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(f"# {path}\n")
-    (root / "LICENSE").write_text(
-        "Apache License\nVersion 2.0\nTERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION"
-    )
+    terms = "Apache License\nVersion 2.0\nTERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION"
+    (root / "LICENSE").write_text(terms)
     (root / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2"]\n')
     return root
 
@@ -40,15 +39,9 @@ def test_a_folder(folder: Path) -> None:
     assert modules(source) == {"models/a.py": "models.a", "train.py": "train"}
     assert source.read(source.files[0]) == b"# models/a.py\n"
     assert open_source(f"{folder}/", name="mine").name == "mine"
-
-
-def test_a_folder_that_is_a_package(folder: Path) -> None:
     (folder / "__init__.py").write_text("")
-    assert modules(open_source(str(folder))) == {
-        "__init__.py": "project",
-        "models/a.py": "project.models.a",
-        "train.py": "project.train",
-    }
+    package = {"__init__.py": "project", "models/a.py": "project.models.a", "train.py": "project.train"}
+    assert modules(open_source(str(folder))) == package
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -137,11 +130,8 @@ def test_a_corpus(folder: Path, make_wheel: Callable[..., Path], capsys: pytest.
     corpus = Corpus.model_validate({"name": "mine", "sources": entries})
     sources, unopened = open_available(corpus)
     assert not unopened
-    assert [(source.name, source.priority, source.paths) for source in sources] == [
-        ("b@1.0", 2, ("pkg/a",)),
-        ("a", 1, ("models",)),
-    ]
-    assert [source.instead_of for source in sources] == ["", "pkg@9.9"]
+    facts = [(source.name, source.priority, source.paths, source.instead_of) for source in sources]
+    assert facts == [("b@1.0", 2, ("pkg/a",), ""), ("a", 1, ("models",), "pkg@9.9")]
     assert "pkg@9.9: no such release; newest ones: 1.0; taking" in capsys.readouterr().err
     entries[1]["alternative"]["source"] = "./nowhere"
     opened, unopened = open_available(Corpus.model_validate({"name": "mine", "sources": entries}))
@@ -151,6 +141,7 @@ def test_a_corpus(folder: Path, make_wheel: Callable[..., Path], capsys: pytest.
     assert re.match(r"a: neither of its sources can be opened: pkg@9\.9: .*; \./nowhere: no such folder", why)
 
 
+@pytest.mark.slow
 def test_a_source_is_fetched_where_the_corpus_says(
     make_wheel: Callable[..., Path], repository: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,6 @@ from extract.resolve.distributions import find_requirement
 from extract.sources import open_source
 from lemur_core.files.cache import cache_folder
 from lemur_core.sandbox import Job, Sandbox, Status
-from tests.builders.suites import table
 
 Wheel = Callable[..., Path]
 Files = Mapping[str, str]
@@ -39,18 +38,15 @@ def reasons(runtime: BlockRuntime) -> dict[str, str]:
     return dict(runtime.unavailable)
 
 
-def names(runtime: BlockRuntime) -> set[str]:
+def texts(runtime: BlockRuntime) -> dict[str, str]:
+    """The Python files of a runtime by their paths."""
     assert runtime.folder is not None
-    found = (path.relative_to(runtime.folder).as_posix() for path in runtime.folder.rglob("*.py"))
-    return set(found)
+    return {path.relative_to(runtime.folder).as_posix(): path.read_text() for path in runtime.folder.rglob("*.py")}
 
 
 def forbid_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str, *_: object, **__: object) -> Path:
-        raise AssertionError(f"asked pip for {name}")
-
-    monkeypatch.setattr(extract.proofs.runtime, "download", refuse)
-    monkeypatch.setattr(extract.proofs.runtime, "download_wheels", refuse)
+    for name in ("download", "download_wheels"):
+        monkeypatch.setattr(extract.proofs.runtime, name, lambda *_, **__: pytest.fail("asked pip"))
 
 
 def test_hard_dependencies_are_followed_and_what_is_there_is_not_fetched(wheel: Wheel) -> None:
@@ -65,7 +61,7 @@ def test_hard_dependencies_are_followed_and_what_is_there_is_not_fetched(wheel: 
     runtime = runtime_for(["tinya", "sympy", "torch"])
     assert runtime.installed == ("nvidia-tiny==1.0", "tinya==1.0", "tinyb==2.0")
     assert runtime.unavailable == ()
-    assert names(runtime) == {"nvidia_tiny.py", "tinya.py", "tinyb.py"}
+    assert texts(runtime).keys() == {"nvidia_tiny.py", "tinya.py", "tinyb.py"}
 
 
 def test_extras_and_known_names(wheel: Wheel) -> None:
@@ -80,19 +76,13 @@ def test_another_release_than_that_of_the_declared_runtime(wheel: Wheel) -> None
     """Requested by a block itself, and only then: dependencies of a distribution come from the runtime."""
     wheel("sympy", "0.9")
     wheel("tiny", needs=("sympy<1",))
-    runtime = runtime_for(["sympy<1"])
-    assert runtime.installed == ("sympy==0.9",)
-    runtime = runtime_for(["tiny"])
-    assert runtime.installed == ("tiny==1.0",)
+    wheel("pytest", "0.1")
+    assert runtime_for(["sympy<1"]).installed == ("sympy==0.9",)
+    runtime = runtime_for(["tiny", "pytest"])
+    assert runtime.installed == ("pytest==0.1", "tiny==1.0"), "pytest is installed here, and of no declared runtime"
     assert reasons(runtime)["sympy"].startswith("the declared runtime has ")
     assert reasons(runtime)["sympy"].endswith(", not <1; tiny needs it")
     assert runtime_for(["sympy>1"]).installed == ()
-
-
-def test_what_is_installed_here_has_no_part_in_it(wheel: Wheel) -> None:
-    """pytest is installed, but not part of the declared runtime."""
-    wheel("pytest", "0.1")
-    assert runtime_for(["pytest"]).installed == ("pytest==0.1",)
 
 
 def test_the_second_time_pip_is_not_asked(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +136,7 @@ def test_of_two_files_at_one_place_the_first_stays(wheel: Wheel) -> None:
     wheel("tinya", files={"tests/__init__.py": "OWNER = 'a'"})
     wheel("tinyb", files={"tests/__init__.py": "OWNER = 'b'", "tinyb.py": ""})
     alone, both = runtime_for(["tinyb"]), runtime_for(["tinyb", "tinya"])
-    for runtime, owner in ((both, "a"), (alone, "b")):
-        assert runtime.folder is not None
-        assert (runtime.folder / "tests" / "__init__.py").read_text() == f"OWNER = '{owner}'"
+    assert [texts(runtime)["tests/__init__.py"] for runtime in (both, alone)] == ["OWNER = 'a'", "OWNER = 'b'"]
 
 
 def test_opencv_comes_without_its_windows(wheel: Wheel) -> None:
@@ -156,8 +144,7 @@ def test_opencv_comes_without_its_windows(wheel: Wheel) -> None:
     wheel("opencv_python_headless", files={"cv2/__init__.py": "WINDOWS = False"})
     runtime = runtime_for(["opencv-python"])
     assert runtime.installed == ("opencv-python-headless==1.0",)
-    assert runtime.folder is not None
-    assert (runtime.folder / "cv2" / "__init__.py").read_text() == "WINDOWS = False"
+    assert texts(runtime) == {"cv2/__init__.py": "WINDOWS = False"}
 
 
 def test_no_code_of_a_distribution_is_run(make_sdist: Callable[..., Path], wheel: Wheel, tmp_path: Path) -> None:
@@ -172,28 +159,21 @@ def test_no_code_of_a_distribution_is_run(make_sdist: Callable[..., Path], wheel
     assert not proof.exists()
 
 
+COMPILED = {"tinyb.egg-info/top_level.txt": "tinyb", "tinyb/__init__.py": "", "tinyb/fast.pyx": "", "setup.py": ""}
+
+
 def test_the_modules_of_an_sdist_where_there_is_no_wheel(make_sdist: Callable[..., Path], wheel: Wheel) -> None:
-    modules = {
-        "src/tiny/__init__.py": "",
-        "src/tiny/sizes.json": "[]",
-        "src/other.py": "",
-        "src/loose.py": "",
-        "setup.py": "1 / 0",
-    }
-    listed = {"src/tinya.egg-info/top_level.txt": "tiny\nother\n", "tests/tiny/test_tiny.py": ""}
+    modules = dict.fromkeys(("src/tiny/__init__.py", "src/other.py", "src/loose.py", "tests/tiny/test_tiny.py"), "")
+    listed = {"src/tinya.egg-info/top_level.txt": "tiny\nother\n", "src/tiny/sizes.json": "[]", "setup.py": "1 / 0"}
     make_sdist("tinya", "1.0", {**modules, **listed}, "Requires-Dist: tinyb\n")
-    make_sdist(
-        "tinyb",
-        "1.0",
-        {"tinyb.egg-info/top_level.txt": "tinyb", "tinyb/__init__.py": "", "tinyb/fast.pyx": "", "setup.py": ""},
-    )
+    make_sdist("tinyb", "1.0", COMPILED)
     wheel("tinyc")
     make_sdist("tinyc", "2.0", {"tinyc.egg-info/top_level.txt": "tinyc", "tinyc.py": ""})
     wheel("tinyd", "2.0")
     make_sdist("tinyd", "1.0", {"tinyd.egg-info/top_level.txt": "old_tinyd", "old_tinyd.py": "", "setup.py": ""})
     runtime = runtime_for(["tinya", "tinyc", "tinyd==1.*"])
     assert runtime.installed == ("tinya==1.0", "tinyc==1.0", "tinyd==1.0")
-    assert names(runtime) == {"tiny/__init__.py", "other.py", "tinyc.py", "old_tinyd.py"}
+    assert texts(runtime).keys() == {"tiny/__init__.py", "other.py", "tinyc.py", "old_tinyd.py"}
     assert runtime.folder is not None
     assert (runtime.folder / "tiny" / "sizes.json").read_text() == "[]"
     assert reasons(runtime) == {
@@ -204,9 +184,8 @@ def test_the_modules_of_an_sdist_where_there_is_no_wheel(make_sdist: Callable[..
 def test_for_recording_what_an_extra_requires_needs_not_be_compiled(
     make_sdist: Callable[..., Path], wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
-    files = {"tinyb.egg-info/top_level.txt": "tinyb", "tinyb/__init__.py": "", "tinyb/fast.pyx": "", "setup.py": ""}
     for version in ("0.5", "1.0", "2.0"):
-        make_sdist("tinyb", version, {**files, f"tinyb/v{version[0]}.py": ""})
+        make_sdist("tinyb", version, {**COMPILED, f"tinyb/v{version[0]}.py": ""})
     (tmp_path / "own.py").write_text("import tinyb\n")
     requires = ("numpy", "tinyb<2 ; extra == 'all'", "tinyc ; extra == 'all'")
     source = replace(open_source(str(tmp_path)), requires=requires)
@@ -222,17 +201,25 @@ def test_for_recording_what_an_extra_requires_needs_not_be_compiled(
     assert any(known.glob("six*"))
 
 
-@table(__file__, "runtime.md", "What cannot be had", globals())
+@pytest.mark.parametrize(
+    ("requirement", "name", "reason"),
+    [
+        ("tool @ git+https://example.org/tool", "tool", "only named packages are fetched"),
+        ("tool @ file:///etc/passwd", "tool", "only named packages are fetched"),
+        ("--pre", "--pre", "not a requirement of PEP 508"),
+        ("elsewhere", "elsewhere", "no wheel of it"),
+        ("sympy<1", "sympy", "no wheel of it"),
+    ],
+)
 def test_what_cannot_be_had(wheel: Wheel, requirement: str, name: str, reason: str) -> None:
-    wheel("tiny")
     wheel("elsewhere", tag="cp27-cp27m-win32")
-    assert runtime_for(["torch>=2", 'nothing ; python_version < "3"']) == BlockRuntime(None, (), ())
     runtime = runtime_for([requirement])
     assert reason in reasons(runtime)[name]
     assert runtime.folder is None
 
 
 def test_a_version_without_a_wheel_gives_way_to_the_newest(wheel: Wheel) -> None:
+    assert runtime_for(["torch>=2", 'nothing ; python_version < "3"']) == BlockRuntime(None, (), ())
     wheel("tiny")
     runtime = runtime_for(["tiny==9"])
     assert runtime.installed == ("tiny==1.0",)
@@ -255,7 +242,7 @@ def test_links_and_scripts_are_left_out(index: Path, wheel: Wheel) -> None:
     link.external_attr = 0o120777 << 16
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(link, "/etc/passwd")
-    assert names(runtime_for(["tinya"])) == {"tinya.py", "deep.py"}
+    assert texts(runtime_for(["tinya"])).keys() == {"tinya.py", "deep.py"}
 
 
 @pytest.mark.parametrize(
@@ -330,21 +317,13 @@ def test_two_at_once_agree_and_leave_nothing_behind(wheel: Wheel) -> None:
     assert list(cache_folder("sources").glob("*/work/*")) == []
 
 
-_PROBE = """
-import json, sys
-def value(payload):
-    sys.path.append(payload["folder"])
-    import tinya
-    return [tinya.VALUE, json.loads("1")]
-"""
-
-
 def test_a_job_imports_it_from_the_end_of_the_path(wheel: Wheel, tmp_path: Path) -> None:
     wheel("tinya", files={"tinya/__init__.py": "VALUE = 7", "json.py": "raise RuntimeError"})
     runtime = runtime_for(["tinya"])
     assert runtime.folder is not None
     (tmp_path / "entries").mkdir()
-    (tmp_path / "entries" / "runtime_probe.py").write_text(_PROBE)
+    probe = "import json, sys\ndef value(payload):\n    sys.path.append(payload['folder'])\n    import tinya\n"
+    (tmp_path / "entries/runtime_probe.py").write_text(f"{probe}    return [tinya.VALUE, json.loads('1')]\n")
     with Sandbox(preload=(), sys_path=[tmp_path / "entries"], readable=[runtime.folder], workers=1) as box:
         (outcome,) = box.run([Job("one", "runtime_probe:value", {"folder": str(runtime.folder)})])
     assert (outcome.status, outcome.value) == (Status.OK, [7, 1]), outcome.error
