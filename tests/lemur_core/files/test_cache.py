@@ -86,13 +86,13 @@ HARM: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("harm", HARM.values(), ids=HARM)
 def test_another_thing_in_the_place_of_a_database(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], object]
 ) -> None:
     path = tmp_path / "outcomes.sqlite"
     use(path)
-    HARM[harm](path)
+    harm(path)
     use(path)
     assert len(capsys.readouterr().err.splitlines()) <= 1
     assert use(path) == len(ROWS)
