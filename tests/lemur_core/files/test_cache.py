@@ -46,7 +46,6 @@ def overwrite(path: Path, page: int, data: bytes) -> None:
 
 DATA: dict[str, bytes] = {
     "zeros": bytes(PAGE_BYTES),
-    "ones": b"\xff" * PAGE_BYTES,
     "noise": random.Random(1).randbytes(PAGE_BYTES),
     "a few bytes": b"1234",
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: F401, N812 (the name everybody uses, on the page)
@@ -202,6 +202,7 @@ def _chain(layers: list[int], swapped: bool = False) -> Forward:
     return forward
 
 
+@settings(max_examples=10)
 @given(st.lists(st.integers(0, len(_LAYERS) - 1), min_size=1, max_size=6), st.data())
 def test_networks_at_random(layers: list[int], data: st.DataObject) -> None:
     one = identities(graph(_chain(layers)))
