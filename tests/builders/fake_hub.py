@@ -3,7 +3,6 @@
 import hashlib
 import inspect
 import pickle
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -71,7 +70,7 @@ class FakeHub:
     """Repositories; `requests` counts the calls. With a `store`, what is written is there for other processes."""
 
     def __init__(self, folder: Path, store: Path | None = None) -> None:
-        self.folder, self.store, self.lock = folder, store, threading.RLock()
+        self.folder, self.store = folder, store
         self.repos: dict[str, Repo] = pickle.loads(store.read_bytes()) if store is not None and store.exists() else {}
         self.faults: dict[str, Fault] = {}  # by call
         self.requests: Counter[str] = Counter()
@@ -86,40 +85,38 @@ class FakeHub:
         (patch or pytest.MonkeyPatch()).setattr(Hub, "api", lambda _hub: self)
 
     def __getattr__(self, name: str) -> Any:
-        """A call of the client: checked against its signature, counted, and broken where that is ordered."""
-        if name not in ANSWERS:
+        """A call of the client: checked against its signature, counted, broken where that is ordered, answered below."""
+        kind = "get_info" if name.endswith("_info") else "download" if name.endswith("_download") else name
+        answer = getattr(type(self), f"_{kind}", None)
+        if answer is None:
             raise AttributeError(name)
-        absent = dict.fromkeys(("revision", "local_dir", "parent_commit", "private"))
+        absent = dict.fromkeys(("revision", "local_dir", "parent_commit", "private", "filename"))
 
         def call(*arguments: Any, **named: Any) -> Any:
             given = inspect.signature(getattr(HfApi, name)).bind(None, *arguments, **named).arguments
-            with self.lock:
-                return self._answer(name, Namespace(**{**absent, **given}))
+            self.requests[name] += 1
+            fault = self.faults.get(name)
+            if callable(fault):
+                fault()
+            elif isinstance(fault, int):
+                raise refuse(fault, self.message)
+            elif fault == "drop":
+                raise httpx.ConnectError("the connection was dropped")
+            if name.startswith("create") and self.rights != "write":
+                raise refuse(*((403, "You don't have the rights to do this") if self.rights else (401, "who?")))
+            done = answer(self, Namespace(**{**absent, **given}))
+            if name.startswith("create") and self.store is not None:
+                new = self.store.with_suffix(".new")  # no name that a killed command would leave
+                new.write_bytes(pickle.dumps(self.repos))
+                new.replace(self.store)
+            if fault == "lose":
+                raise httpx.ReadError("the answer was lost")
+            return done
 
         return call
 
-    def _answer(self, name: str, given: Any) -> Any:
-        self.requests[name] += 1
-        fault = self.faults.get(name)
-        if callable(fault):
-            fault()
-        elif isinstance(fault, int):
-            raise refuse(fault, self.message)
-        elif fault == "drop":
-            raise httpx.ConnectError("the connection was dropped")
-        if name.startswith("create") and self.rights != "write":
-            raise refuse(*((403, "You don't have the rights to do this") if self.rights else (401, "who?")))
-        done = ANSWERS[name](self, given)
-        if name.startswith("create") and self.store is not None:
-            new = self.store.with_suffix(".new")  # no name that a killed command would leave
-            new.write_bytes(pickle.dumps(self.repos))
-            new.replace(self.store)
-        if fault == "lose":
-            raise httpx.ReadError("the answer was lost")
-        return done
-
-    def find(self, given: Any) -> tuple[Repo, str]:
-        repo, revision = self.repos.get(given.repo_id), given.revision or "main"
+    def find(self, at: Any) -> tuple[Repo, str]:
+        repo, revision = self.repos.get(at.repo_id), at.revision or "main"
         if repo is None or (repo.private and not self.rights):
             raise refuse(404, "Repository not found", RepositoryNotFoundError)
         oid = repo.branches.get(revision) or repo.tags.get(revision) or revision
@@ -127,65 +124,48 @@ class FakeHub:
             raise refuse(404, "Invalid rev id", RevisionNotFoundError)
         return repo, oid
 
+    def _list_repo_refs(self, at: Any) -> Any:
+        refs = {"branches": self.find(at)[0].branches, "tags": self.find(at)[0].tags}
+        return Namespace(**{k: [Namespace(name=n, target_commit=c) for n, c in ref.items()] for k, ref in refs.items()})
 
-def list_refs(hub: FakeHub, at: Any) -> Any:
-    refs = {"branches": hub.find(at)[0].branches, "tags": hub.find(at)[0].tags}
-    return Namespace(**{k: [Namespace(name=n, target_commit=c) for n, c in ref.items()] for k, ref in refs.items()})
+    def _list_repo_tree(self, at: Any) -> Any:
+        repo, oid = self.find(at)
+        return iter([file.entry(name) for name, file in sorted(repo.trees[oid].items())])
 
+    def _list_repo_commits(self, at: Any) -> list[Any]:
+        repo, head = self.find(at)
+        return [Namespace(title=title) for _, oid, title in repo.log if oid == head]
 
-def get_info(hub: FakeHub, at: Any) -> Any:
-    repo, oid = hub.find(at)
-    return Namespace(sha=oid, private=repo.private, card_data=Namespace(**repo.card))
+    def _get_info(self, at: Any) -> Any:
+        repo, oid = self.find(at)
+        return Namespace(sha=oid, private=repo.private, card_data=Namespace(**repo.card))
 
+    def _create_repo(self, at: Any) -> Any:
+        return at.repo_id in self.repos or self.make(at.repo_id, private=bool(at.private))
 
-def commit(hub: FakeHub, at: Any) -> Any:
-    repo, oid = hub.find(at)
-    if at.parent_commit not in (None, oid):
-        raise refuse(412, "A commit has happened since. Please refresh and try again.")
-    tree = dict(repo.trees[oid])
-    for operation in at.operations:
-        name = operation.path_in_repo
-        if not isinstance(operation, CommitOperationAdd):
-            del tree[name]
-            continue
-        with operation.as_file() as file:
-            tree[name] = File(file.read(), name.endswith(LFS))
-    return Namespace(oid=repo.commit(at.revision, tree, at.commit_message))
+    def _create_branch(self, at: Any) -> Any:
+        repo, oid = self.find(at)
+        return repo.branches.setdefault(at.branch, oid)
 
+    def _create_commit(self, at: Any) -> Any:
+        repo, oid = self.find(at)
+        if at.parent_commit not in (None, oid):
+            raise refuse(412, "A commit has happened since. Please refresh and try again.")
+        tree = dict(repo.trees[oid])
+        for operation in at.operations:
+            name = operation.path_in_repo
+            if isinstance(operation, CommitOperationAdd):
+                with operation.as_file() as file:
+                    tree[name] = File(file.read(), name.endswith(LFS))
+            else:
+                del tree[name]
+        return Namespace(oid=repo.commit(at.revision, tree, at.commit_message))
 
-def download(hub: FakeHub, at: Any) -> str:
-    repo, oid = hub.find(at)
-    path = Path(at.local_dir or hub.folder / oid, at.filename)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(repo.trees[oid][at.filename].data)
-    return str(path)
-
-
-def snapshot(hub: FakeHub, at: Any) -> str:
-    repo, oid = hub.find(at)
-    for name in repo.trees[oid]:
-        download(hub, Namespace(**{**vars(at), "filename": name}))
-    return str(hub.folder / oid)
-
-
-def list_tree(hub: FakeHub, at: Any) -> Any:
-    repo, oid = hub.find(at)
-    return iter([file.entry(name) for name, file in sorted(repo.trees[oid].items())])
-
-
-def list_commits(hub: FakeHub, at: Any) -> list[Any]:
-    repo, head = hub.find(at)
-    return [Namespace(title=title) for _, oid, title in repo.log if oid == head]
-
-
-ANSWERS: dict[str, Callable[[FakeHub, Any], Any]] = {
-    "list_repo_refs": list_refs,
-    "list_repo_tree": list_tree,
-    "list_repo_commits": list_commits,
-    **dict.fromkeys(("repo_info", "dataset_info", "model_info"), get_info),
-    "create_repo": lambda hub, at: at.repo_id in hub.repos or hub.make(at.repo_id, private=bool(at.private)),
-    "create_branch": lambda hub, at: hub.find(at)[0].branches.setdefault(at.branch, hub.find(at)[1]),
-    "create_commit": commit,
-    "hf_hub_download": download,
-    "snapshot_download": snapshot,
-}
+    def _download(self, at: Any) -> str:
+        """One file, or all of them."""
+        repo, oid = self.find(at)
+        folder = Path(at.local_dir or self.folder / oid)
+        for name in [at.filename] if at.filename else repo.trees[oid]:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(repo.trees[oid][name].data)
+        return str(folder / (at.filename or ""))

@@ -1,8 +1,6 @@
 """`croissant.json`: the library reads every row by it, and would write it so; the card says what users must know."""
 
 import json
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,6 @@ import mlcroissant as mlc
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lemur_core.files.atomic import sha256_file
 from manifests.folders.cards import Card, card_text, croissant_text, restate_croissant
@@ -20,7 +16,6 @@ from manifests.folders.kinds import EXTRACTION, SNAPSHOT, Kind
 from manifests.folders.manifest import Manifest, Output, Stopwatch, package_versions
 from manifests.folders.tables import CROISSANT, Table, select_tables, write_table, write_tables
 from manifests.records import Block, ChatRow, Decision, LemurRecord, arrow_schema
-from tests.builders.suites import table
 
 Row = dict[str, Any]
 
@@ -144,12 +139,6 @@ def test_the_library_would_write_the_same(tmp_path: Path, kind: Kind, splits: tu
     assert json.dumps(metadata.to_json(), indent=2) + "\n" == text
 
 
-def test_a_single_file_is_checked_as_it_is_read(tmp_path: Path, tables: list[Table]) -> None:
-    write_table(tmp_path / "decisions.parquet", arrow_schema(Decision), iter([decision(100)]))
-    with pytest.raises(mlc.GenerationError, match=r"Download\(decisions\.parquet\)"):
-        read(tmp_path, "decisions")
-
-
 #: What NeurIPS asks of data sets: https://neurips.cc, guidelines for RAI metadata, 2026.
 REQUIRED = ("dataBiases", "dataCollection", "dataLimitations", "dataSocialImpact", "dataUseCases", "hasSyntheticData")
 
@@ -183,13 +172,8 @@ def test_it_says_what_users_must_know(tmp_path: Path, kind: Kind) -> None:
     facts = yaml.safe_load(yaml_)
     assert (facts["license"], facts["language"]) == (["bsd-3-clause", "mit"], ["en", "code"])
     assert (facts["annotations_creators"], "arxiv:2512.04329" in facts["tags"]) == (["machine-generated"], True)
-    assert [line for line in page.splitlines() if line.startswith("## ")] == [
-        "## Collection",
-        "## Uses",
-        "## Biases, risks and limits",
-        "## Columns",
-        "## Citation",
-    ]
+    heads = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert heads == ["Collection", "Uses", "Biases, risks and limits", "Columns", "Citation"]
     for text in (*kind.disclosure.uses, *kind.disclosure.limits, *kind.disclosure.biases):
         assert f"- {text}" in page
     for shown in select_tables(kind.tables, rows):
@@ -199,47 +183,43 @@ def test_it_says_what_users_must_know(tmp_path: Path, kind: Kind) -> None:
     assert "title = {A \\{name\\}}" in page
 
 
+SPDX = "https://spdx.org/licenses/"
+
+
 @pytest.mark.parametrize(
-    ("licenses", "stated"),
+    ("licenses", "croissant", "stated"),
     [
-        (["MIT"], {"license": "mit"}),
-        (["GPL-3.0-only", "GPL-3.0-or-later"], {"license": "gpl-3.0"}),
-        (["MIT", "MIT AND NOASSERTION"], {"license": "unknown"}),
-        (["Apache-2.0 AND MIT", "MIT"], {"license": ["apache-2.0", "mit"]}),
-        (["MIT", "MIT AND PSF-2.0"], {"license": "other", "license_name": "MIT AND PSF-2.0"}),
-        ([], {}),
+        (["MIT"], f"{SPDX}MIT", {"license": "mit"}),
+        (["Apache-2.0", "MIT"], [f"{SPDX}Apache-2.0", f"{SPDX}MIT"], {"license": ["apache-2.0", "mit"]}),
+        (["MIT OR Apache-2.0"], "MIT OR Apache-2.0", {"license": "other", "license_name": "MIT OR Apache-2.0"}),
+        (["GPL-3.0-only", "GPL-3.0-or-later"], ..., {"license": "gpl-3.0"}),
+        (["MIT", "NOASSERTION"], None, {"license": "unknown"}),
+        (["MIT", "MIT AND NOASSERTION"], ..., {"license": "unknown"}),
+        (["Apache-2.0 AND MIT", "MIT"], ..., {"license": ["apache-2.0", "mit"]}),
+        (["MIT", "MIT AND PSF-2.0"], ..., {"license": "other", "license_name": "MIT AND PSF-2.0"}),
+        ([], None, {}),
     ],
 )
-def test_licenses_of_the_card(licenses: list[str], stated: dict[str, str]) -> None:
+def test_licenses(tmp_path: Path, licenses: list[str], croissant: object, stated: dict[str, str]) -> None:
+    card = Card("n", "d", licenses, "")
+    assert croissant in (..., describe(tmp_path, [], card).get("license"))
     about: Row = {"default": "", "size": 1, "tags": [], "source_datasets": ["original"], "tool": "0.1.0"}
-    facts = yaml.safe_load(card_text(Card("n", "d", licenses, ""), [], **about).split("---\n")[1])
+    facts = yaml.safe_load(card_text(card, [], **about).split("---\n")[1])
     assert {key: value for key, value in facts.items() if key.startswith("license")} == stated
 
 
-@table(__file__, "croissant.md", "Licenses", globals())
-def test_licenses(tmp_path: Path, licenses: list[str], stated: object) -> None:
-    assert describe(tmp_path, [], Card("n", "d", licenses, "")).get("license") == stated
-
-
-@given(sizes=st.fixed_dictionaries({split: st.integers(0, 2) for split in ("train", "validation", "test")}))
-@settings(max_examples=3, deadline=None)
-def test_whatever_splits_are_filled_it_is_valid_and_the_same_again(sizes: dict[str, int]) -> None:
-    texts = set()
-    for _ in range(2):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            tables = make_folder(folder, sizes)
-            describe(folder, tables)
-            assert {field.rpartition("/")[2] for field in _split_names(folder)} == {s for s in sizes if sizes[s]}
-            texts.add((folder / CROISSANT).read_bytes())
-    assert len(texts) == 1
-
-
-def _split_names(folder: Path) -> Iterator[str]:
-    for node in json.loads((folder / CROISSANT).read_text()).get("recordSet", []):
-        if node["@id"] == "splits":
-            data = node["data"] if isinstance(node["data"], list) else [node["data"]]
-            yield from (row["splits/name"] for row in data)
+@pytest.mark.parametrize("filled", [(), ("train",), ("test", "train"), ("test", "train", "validation")], ids=len)
+def test_whatever_splits_are_filled_it_is_the_same_again(tmp_path: Path, filled: tuple[str, ...]) -> None:
+    both = []
+    for name in ("one", "two"):
+        tables = make_folder(
+            tmp_path / name, {split: int(split in filled) for split in ("train", "validation", "test")}
+        )
+        both.append(describe(tmp_path / name, tables))
+    data = [node["data"] for node in both[0].get("recordSet", []) if node["@id"] == "splits"]
+    rows = [row for each in data for row in (each if isinstance(each, list) else [each])]
+    assert sorted(row["splits/name"].rpartition("/")[2] for row in rows) == list(filled)
+    assert both[0] == both[1]
 
 
 def test_digests_can_be_restated(tmp_path: Path, tables: list[Table]) -> None:
@@ -248,6 +228,8 @@ def test_digests_can_be_restated(tmp_path: Path, tables: list[Table]) -> None:
     older = Output(path=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
     write_table(path, arrow_schema(Decision), iter([decision(9)]))
     changed = Output(path=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
+    with pytest.raises(mlc.GenerationError, match=r"Download\(decisions\.parquet\)"):
+        read(tmp_path, "decisions")
     restate_croissant(tmp_path / CROISSANT, tmp_path / "new", [changed])
     restate_croissant(tmp_path / "new", tmp_path / "old", [older])
     assert (tmp_path / "old").read_bytes() == before

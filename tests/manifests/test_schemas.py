@@ -70,14 +70,10 @@ def test_tables_are_cut_and_hold_their_columns(tmp_path: Any, monkeypatch: pytes
     table = pq.read_table(sorted((tmp_path / "t").iterdir()))
     assert table.column("row").to_pylist() == list(range(25))
     assert table.schema.equals(arrow_schema(Decision))
-    assert check_table(tmp_path, "t/*.parquet", Decision).ok
+    assert write_tables(tmp_path / "none", "test", Decision, [], 0) == {"test-00000-of-00001.parquet": 0}
+    assert pq.read_schema(tmp_path / "none" / "test-00000-of-00001.parquet").equals(arrow_schema(Decision))
+    assert all(check_table(tmp_path, f"{name}/*.parquet", Decision).ok for name in ("t", "none"))
     assert ROWS_PER_FILE * 40_000 < 2**31, "codes of LEMUR's size must fit into one column"
-
-
-def test_an_empty_table_has_its_columns(tmp_path: Any) -> None:
-    assert write_tables(tmp_path, "test", Decision, [], 0) == {"test-00000-of-00001.parquet": 0}
-    assert pq.read_schema(tmp_path / "test-00000-of-00001.parquet").equals(arrow_schema(Decision))
-    assert check_table(tmp_path, "*.parquet", Decision).ok
 
 
 STAT = {"id": ID, "nn": "a", "task": None, "dataset": None, "metric": None, "epoch": 1, "accuracy": 0.5, "duration": None,
@@ -104,18 +100,13 @@ def test_a_wrong_table_is_named(tmp_path: Any, table: Any, fault: str) -> None:
     check = check_table(tmp_path, "t.parquet", Stat)
     assert not check.ok
     assert check.detail.startswith(fault)
-
-
-def test_further_columns_may_follow(tmp_path: Any) -> None:
     pq.write_table(stats().append_column("more", pa.array([1])), tmp_path / "t.parquet")
-    assert check_table(tmp_path, "t.parquet", Stat).ok
+    assert check_table(tmp_path, "t.parquet", Stat).ok, "further columns may follow"
 
 
 def test_what_has_no_rows_is_not_offered() -> None:
-    configs = {
-        "some": (Stat, {"train": "some/train-*.parquet", "test": "some/test-*.parquet"}),
-        "none": (Stat, {"train": "none.parquet"}),
-    }
+    some = {"train": "some/train-*.parquet", "test": "some/test-*.parquet"}
+    configs = {"some": (Stat, some), "none": (Stat, {"train": "none.parquet"})}
     rows = {"some/train-0.parquet": 3, "some/test-0.parquet": 0, "none.parquet": 0}
     assert select_tables(configs, rows) == [Table("some", Stat, {"train": "some/train-*.parquet"})]
 
@@ -159,6 +150,10 @@ def test_what_is_written_comes_back(tmp_path: Path, finished: Finished) -> None:
     write_manifest(tmp_path, found)
     assert (tmp_path / "manifest.json").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "specs.jsonl"]
+    older = json.loads(before)
+    assert older.pop("parents") == []
+    (tmp_path / "manifest.json").write_text(json.dumps(older))
+    assert read_manifest(tmp_path) == found, "one from before parents"
 
 
 def test_changed_files_are_named(tmp_path: Path, finished: Finished) -> None:
@@ -174,10 +169,17 @@ def test_changed_files_are_named(tmp_path: Path, finished: Finished) -> None:
     assert check.detail == "net.py is missing; new/d is not in the manifest; record.json differs from its digest"
 
 
-@table(__file__, "manifest.md", "What is no manifest", globals())
-def test_what_is_no_manifest(tmp_path: Path, text: str | None, message: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no manifest.json; not a finished lemur folder"),
+        *((text, "not a valid manifest") for text in (b"", b"[]", b"\xff")),
+        (b'{"kind": 1}', "not a valid manifest: kind"),
+    ],
+)
+def test_what_is_no_manifest(tmp_path: Path, text: bytes | None, message: str) -> None:
     if text is not None:
-        (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+        (tmp_path / "manifest.json").write_bytes(text)
     with pytest.raises(UserError) as caught:
         read_manifest(tmp_path)
     assert message in str(caught.value)
@@ -188,14 +190,13 @@ def test_what_is_no_finished_folder(tmp_path: Path, finished: Finished) -> None:
     where = tmp_path / "whole"
     finished(where / "blocks"), finished(where / "run")
     (tmp_path / "file").touch()
-    for path, message in (
-        (where, f"not a finished lemur folder; in it are {where}/blocks, {where}/run"),
-        (tmp_path / "nowhere", "no such folder"),
-        (tmp_path / "file", "is a file"),
+    for name, message in (
+        ("whole", f"not a finished lemur folder; in it are {where}/blocks, {where}/run"),
+        ("nowhere", "no such folder"),
+        ("file", "is a file"),
     ):
-        with pytest.raises(UserError) as caught:
-            read_manifest(path)
-        assert message in str(caught.value)
+        with pytest.raises(UserError, match=message):
+            read_manifest(tmp_path / name)
 
 
 def make_socket(path: Path) -> None:
@@ -210,16 +211,16 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "decisions.parquet", "data/deep/x.parquet"])
-@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("name", ["manifest.json", "data/deep/x.parquet"])
+@pytest.mark.parametrize("make", SPECIAL.values(), ids=SPECIAL)
 def test_what_is_not_a_file_is_not_waited_for(
-    tmp_path: Path, finished: Finished, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+    tmp_path: Path, finished: Finished, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], name: str
 ) -> None:
     folder = finished(tmp_path / "pp")
     monkeypatch.chdir(folder)  # the name of a socket is short
     Path(name).unlink(missing_ok=True)
     Path(name).parent.mkdir(parents=True, exist_ok=True)
-    SPECIAL[kind](Path(name))
+    make(Path(name))
     with pytest.raises(UserError, match=f"{name}: is a pipe, a socket or a device, not a file; name a file"):
         read_manifest(folder)
 
@@ -228,13 +229,6 @@ def test_what_is_not_a_file_is_not_waited_for(
 def test_no_path_of_a_machine_is_the_name_of_a_parent(name: str) -> None:
     with pytest.raises(ValidationError):
         Parent(kind="extraction", name=name, sha256=DIGEST)
-
-
-def test_a_manifest_from_before_parents_is_read(tmp_path: Path, finished: Finished) -> None:
-    older = json.loads((finished(tmp_path) / "manifest.json").read_text())
-    assert older.pop("parents") == []
-    (tmp_path / "manifest.json").write_text(json.dumps(older))
-    assert read_manifest(tmp_path).parents == []
 
 
 def test_a_folder_as_a_parent(tmp_path: Path, finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:

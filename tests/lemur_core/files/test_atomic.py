@@ -8,8 +8,8 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,6 @@ from lemur_core.files.atomic import (
 )
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Manifest, Output, Stopwatch, read_manifest, write_manifest
-from tests.builders.suites import table
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rename and permission rules of POSIX")
 
@@ -114,9 +113,18 @@ def test_a_folder_and_its_replacement(tmp_path: Path, monkeypatch: pytest.Monkey
 NOT_OURS = "has a manifest.json of another program, so lemur did not write it; choose another --out"
 
 
-@table(__file__, "atomic.md", "A folder of another program is not replaced", globals())
-def test_a_folder_of_another_program_is_not_replaced(tmp_path: Path, manifest: object) -> None:
-    (tmp_path / "manifest.json").write_text(manifest if isinstance(manifest, str) else json.dumps(manifest))
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        '{"name": "A web app", "start_url": "/", "icons": []}',
+        '{"manifest_version": 3, "name": "An extension", "version": "1.0"}',
+        '{"kind": "snapshot", "versions": {"lemur-curator": "1"}}',
+        '{"versions": {"lemur-curator": "1"}, "outputs": [{"path": "index.js"}]}',
+        *('["index.js"]', "{", "[" * 100_000),
+    ],
+)
+def test_a_folder_of_another_program_is_not_replaced(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "manifest.json").write_text(manifest)
     (tmp_path / "index.js").write_text("precious")
     with pytest.raises(UserError) as caught:
         check_free(tmp_path, force=True)
@@ -206,9 +214,17 @@ def test_the_old_folder_comes_back_when_the_last_rename_fails(tmp_path: Path, mo
 
 
 FILE = "is a file, not a folder; choose another --out"
+THERE = "exists already; choose another --out, or add --force to replace it"
+NONE = "has no manifest.json, so lemur did not write it; choose another --out"
 
 
-@table(__file__, "atomic.md", "What is in the way", globals())
+@pytest.mark.parametrize(
+    ("name", "force", "message"),
+    [
+        *(("file", False, FILE), ("file", True, FILE), ("dangling", False, FILE)),
+        *(("full", False, THERE), ("full", True, NONE), ("/", False, THERE)),
+    ],
+)
 def test_what_is_in_the_way(tmp_path: Path, name: str, force: bool, message: str) -> None:
     (tmp_path / "file").write_text("precious")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
@@ -317,14 +333,12 @@ def test_a_folder_is_held_by_one_run(tmp_path: Path) -> None:
 def test_many_writers_of_one_file(tmp_path: Path) -> None:
     path = tmp_path / "f"
     texts = [str(number) * 50_000 for number in range(8)]
-    threads = [threading.Thread(target=lambda t=text: [write_text(path, t) for _ in range(5)]) for text in texts]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        if path.exists():
+    write_text(path, texts[0])
+    with ThreadPoolExecutor() as pool:
+        writing = [pool.submit(write_text, path, text) for text in texts * 5]
+        while not all(one.done() for one in writing):
             assert path.read_text() in texts
-    for thread in threads:
-        thread.join()
+    assert [one.result() for one in writing] == [None] * 40
     assert os.listdir(tmp_path) == ["f"]
 
 

@@ -19,22 +19,11 @@ from tests.builders.suites import read_files
 TEXTS = read_files(__file__, "workers.md")
 
 
-def test_workers_start() -> None:
-    check_workers()
-
-
 def run_script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
-    script = folder / "script.py"
-    script.write_text(text)
-    root = str(Path(__file__).parents[3])
-    return subprocess.run(
-        [sys.executable, str(script)],
-        env={"PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+    (folder / "script.py").write_text(text)
+    root = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, str(folder / "script.py")]
+    return subprocess.run(command, env=root, capture_output=True, text=True, check=False, timeout=200)
 
 
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
@@ -59,6 +48,7 @@ def test_a_death_costs_one_item(tmp_path: Path) -> None:
 
 
 def test_a_killed_pool_leaves_no_thread_and_no_worker() -> None:
+    check_workers()
     before, started = set(threading.enumerate()), time.monotonic()
     with contextlib.suppress(KeyboardInterrupt), process_pool(1) as pool:
         worker = submit(pool, os.getpid).result()

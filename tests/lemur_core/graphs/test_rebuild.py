@@ -31,19 +31,6 @@ class Gate(nn.Module):
         return x * torch.sigmoid(self.fc2(torch.relu(self.fc1(x.mean((2, 3), keepdim=True)))))
 
 
-class Heads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.proj, self.drop = nn.Linear(32, 96), nn.Linear(32, 32), nn.Dropout(0.1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(x).reshape(batch, length, 3, 4, width // 4).permute(2, 0, 3, 1, 4).unbind(0)
-        scores = self.drop((q @ k.transpose(-2, -1) * (width // 4) ** -0.5).softmax(-1))
-        mixed: Tensor = self.proj((scores @ v).transpose(1, 2).reshape(batch, length, width))
-        return mixed
-
-
 class Tokens(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +103,6 @@ CASES: dict[str, Made] = {
     "bottleneck": (lambda: Bottleneck(64, 16), (2, 64, 8, 8)),
     "convnext": (lambda: CNBlock(16, 1.0, 0.3), (2, 16, 8, 8)),
     "swin": (lambda: SwinTransformerBlock(32, 4, [4, 4], [2, 2], stochastic_depth_prob=0.2), (2, 9, 9, 32)),
-    "heads": (Heads, (2, 7, 32)),
     "tokens": (Tokens, (2, 3, 32, 32)),
     "by mode": (ByMode, (4, 8)),
     "fourier": (Fourier, (2, 4, 6, 9)),

@@ -3,6 +3,7 @@ test made for it, sends only signals that the test expects, and stops by itself 
 """
 
 import atexit
+import contextlib
 import ctypes
 import errno
 import importlib
@@ -104,10 +105,8 @@ def neighbours(payload: Payload) -> object:
     time.sleep(0.3)
     found = []
     for folder in (Path.cwd().parent, Path(str(payload["root"]))):
-        try:
+        with contextlib.suppress(OSError):
             found += [str(path) for path in folder.rglob("job-*") if path != Path.cwd()]
-        except OSError:
-            continue
     return found
 
 
@@ -240,13 +239,11 @@ def daemonise(payload: Payload) -> object:
     ends = os.pipe()
     if os.fork() == 0:
         os.setsid()
-        daemon = os.fork()
-        if daemon == 0:
-            os.close(ends[0])
-            os.close(ends[1])
+        if (daemon := os.fork()) == 0:
+            os.closerange(ends[0], ends[1] + 1)
             time.sleep(float(str(payload["seconds"])))
-            os._exit(0)
-        os.write(ends[1], str(daemon).encode())
+        else:
+            os.write(ends[1], str(daemon).encode())
         os._exit(0)
     return int(os.read(ends[0], 32))
 
@@ -288,22 +285,14 @@ def many_threads(payload: Payload) -> object:
 
 def fill_files(payload: Payload) -> object:
     """Write files of 8 MiB until an error, half a gigabyte at most."""
-    block = bytes(2**20)
     for number in range(64):
-        with Path(f"file{number}").open("wb") as file:
-            for _ in range(8):
-                file.write(block)
+        os.close(_fill(_make(f"file{number}"), 8))
         time.sleep(0.02)
     return "done"
 
 
 def fill_one_file(payload: Payload) -> object:
-    def write() -> None:
-        with Path("large").open("wb") as file:
-            for _ in range(256):
-                file.write(bytes(2**20))
-
-    return {"result": _try(write), "size": Path("large").stat().st_size}
+    return {"result": _try(lambda: _fill(_make("large"), 256)), "size": Path("large").stat().st_size}
 
 
 def remove_scratch(payload: Payload) -> object:
@@ -319,22 +308,20 @@ def many_files(payload: Payload) -> object:
     return "done"
 
 
-def _write(file: int, mebibytes: int) -> None:
+def _fill(file: int, mebibytes: int) -> int:
     for _ in range(mebibytes):
         os.write(file, bytes(2**20))
+    return file
+
+
+def _make(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def _unnamed(mebibytes: int) -> int:
-    file = os.open("gone", os.O_RDWR | os.O_CREAT, 0o600)
+    file = _make("gone")
     Path("gone").unlink()
-    _write(file, mebibytes)
-    return file
-
-
-def _unnamed_from_the_start(mebibytes: int) -> int:
-    file = os.open(".", os.O_RDWR | os.O_TMPFILE, 0o600)
-    _write(file, mebibytes)
-    return file
+    return _fill(file, mebibytes)
 
 
 def _mapped(mebibytes: int) -> mmap.mmap:
@@ -348,8 +335,7 @@ def _mapped(mebibytes: int) -> mmap.mmap:
 
 def _replaced(mebibytes: int) -> int:
     """A file whose name is then another file's."""
-    file = os.open("one", os.O_RDWR | os.O_CREAT, 0o600)
-    _write(file, mebibytes)
+    file = _fill(_make("one"), mebibytes)
     Path("other").touch()
     Path("other").rename("one")
     return file
@@ -370,31 +356,25 @@ def _beyond_every_path(mebibytes: int) -> int:
     return file
 
 
-def _hidden(mebibytes: int) -> int:
+def _hidden(mebibytes: int) -> None:
     """A file in a folder that only its maker can find."""
     os.umask(0)
     Path("hidden").mkdir(mode=0o300, exist_ok=True)
-    file = os.open(f"hidden/{time.monotonic_ns()}", os.O_RDWR | os.O_CREAT, 0o600)
-    _write(file, mebibytes)
-    os.close(file)
-    return 0
+    os.close(_fill(_make(f"hidden/{time.monotonic_ns()}"), mebibytes))
 
 
-def _moving(mebibytes: int) -> int:
+def _moving(mebibytes: int) -> None:
     """Files in a folder whose name changes all the time."""
     Path("a").mkdir(exist_ok=True)
-    file = os.open(f"a/{time.monotonic_ns()}", os.O_RDWR | os.O_CREAT, 0o600)
-    _write(file, mebibytes)
-    os.close(file)
+    os.close(_fill(_make(f"a/{time.monotonic_ns()}"), mebibytes))
     for _ in range(200):
         Path("a").rename("b")
         Path("b").rename("a")
-    return 0
 
 
 def _sparse_then_filled(mebibytes: int) -> mmap.mmap:
     """A file that takes no space until its mapped pages are written."""
-    file = os.open(f"{time.monotonic_ns()}", os.O_RDWR | os.O_CREAT, 0o600)
+    file = _make(f"{time.monotonic_ns()}")
     os.ftruncate(file, mebibytes * 2**20)
     pages = mmap.mmap(file, mebibytes * 2**20)
     os.close(file)
@@ -403,9 +383,9 @@ def _sparse_then_filled(mebibytes: int) -> mmap.mmap:
     return pages
 
 
-_HIDING: dict[object, Callable[[int], object]] = {
+HIDING: dict[object, Callable[[int], object]] = {
     "without a name": _unnamed,
-    "never named": _unnamed_from_the_start,
+    "never named": lambda mebibytes: _fill(os.open(".", os.O_RDWR | os.O_TMPFILE, 0o600), mebibytes),
     "mapped": _mapped,
     "replaced": _replaced,
     "beyond every path": _beyond_every_path,
@@ -419,7 +399,7 @@ def hide_files(payload: Payload) -> object:
     """Fill 160 MiB where a look at names and sizes does not see them, and stay for a moment."""
     kept = []
     for _ in range(20):
-        kept.append(_HIDING[payload["how"]](8))
+        kept.append(HIDING[payload["how"]](8))
         time.sleep(0.02)
     time.sleep(1.5)
     return len(kept)
@@ -468,25 +448,23 @@ def nested_value(payload: Payload) -> object:
 
 
 def flood(payload: Payload) -> object:
-    block = b"x" * 65535 + b"\n"
     for _ in range(500):
-        os.write(1, block)
-        os.write(2, block)
+        os.write(1, b"x" * 65536)
+        os.write(2, b"x" * 65536)
     return "done"
 
 
-def _every_descriptor(data: bytes) -> None:
+def _every_descriptor(data: bytes, first: int = 0) -> None:
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
+        if int(name) >= first:
             _try(lambda name=name: os.write(int(name), data))  # type: ignore[misc]
 
 
 _FLOODS: dict[object, Callable[[], object]] = {
     "blocks": lambda: os.write(1, b"x" * 65536),
     "bytes": lambda: os.write(1, b"x"),
-    "lines": lambda: print("x" * 80, file=sys.stderr),
     "both": lambda: (os.write(1, b"x" * 3000), os.write(2, b"x")),
-    "result": lambda: _every_descriptor(b"x"),
+    "result": lambda: _every_descriptor(b"x", 3),
 }
 
 
@@ -527,16 +505,13 @@ def large_value(payload: Payload) -> object:
 
 
 def lift_limits(payload: Payload) -> object:
-    names = ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_CORE", "RLIMIT_NOFILE")
-    lifted = {}
-    for name in names:
+    lifted = []
+    for name in ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_CORE", "RLIMIT_NOFILE"):
         which = getattr(resource, name)
         hard = resource.getrlimit(which)[1]
-        try:
+        with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(which, (hard + 1, hard + 1))
-            lifted[name] = "done"
-        except (OSError, ValueError):
-            lifted[name] = "refused"
+            lifted.append(name)
     return lifted
 
 
@@ -633,23 +608,17 @@ def harmless_leftovers(payload: Payload) -> object:
 def forge(payload: Payload) -> object:
     """Write a result of its own wherever it can, then leave as if all were well."""
     body = b'{"status": "ok", "value": "forged", "error": ""}'
-    frame = bytes(16) + len(body).to_bytes(8, "big") + body
-    written = 0
-    for name in os.listdir("/proc/self/fd"):
-        if _try(lambda name=name: os.write(int(name), frame)) == "done":  # type: ignore[misc]
-            written += 1
+    _every_descriptor(bytes(16) + len(body).to_bytes(8, "big") + body)
     if payload["leave"]:
         os._exit(0)
-    return f"wrote to {written}"
+    return "wrote"
 
 
 def patch_modules(payload: Payload) -> object:
     """Replace what the sandbox might use to report."""
-    import json
-
     os.write = lambda *_: 0
     os._exit = lambda *_: None  # type: ignore[assignment]
-    json.dumps = lambda *_, **__: '{"status": "ok", "value": "forged", "error": ""}'
+    __import__("json").dumps = lambda *_, **__: '{"status": "ok", "value": "forged", "error": ""}'
     return "true value"
 
 

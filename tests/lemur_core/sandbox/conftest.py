@@ -86,23 +86,6 @@ def run_open(open_box: Sandbox) -> Run:
     return lambda entry, limits=None, **payload: run_one(open_box, entry, limits, **payload)
 
 
-@pytest.fixture(scope="session")
-def torch_box() -> Iterator[Sandbox]:
-    """A sandbox with PyTorch preloaded, behind the first back end that works."""
-    reasons = [missing(backend) for backend in ("sandlock", "bubblewrap")]
-    if all(reasons):
-        pytest.skip("; ".join(reasons))
-    settings = {"preload": ("torch", "numpy"), "sys_path": [HERE], "limits": LIMITS, "entries": ["attacks:torch_step"]}
-    opened = Sandbox(**settings).__enter__()  # type: ignore[arg-type]
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def run_torch(torch_box: Sandbox) -> Run:
-    return lambda entry, limits=None, **payload: run_one(torch_box, entry, limits, **payload)
-
-
 class Guest:
     """In the place of the sandbox: gives prepared answers by code; of a tuple one after the other."""
 

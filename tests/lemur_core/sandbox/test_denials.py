@@ -107,9 +107,7 @@ def test_readable_places(run: Run, box: Sandbox, folder: Path) -> None:
 def test_a_job_cannot_read_what_is_hidden_from_it(box: Sandbox, shown: Path) -> None:
     """Others can: before it, at the same time, and after it."""
     hidden = ((), (str(shown.parent),), ())
-    jobs = [
-        Job(str(index), "attacks:read", {"path": str(shown)}, hidden=folders) for index, folders in enumerate(hidden)
-    ]
+    jobs = [Job("", "attacks:read", {"path": str(shown)}, hidden=folders) for folders in hidden]
     before, refused, after = (outcome.value for outcome in box.run(jobs))
     assert (before, after) == ("done", "done")
     assert refused in refusals(box)
@@ -170,7 +168,7 @@ def test_no_new_processes_and_confinement_cannot_be_undone(run: Run, run_open: R
     assert found.pop("core") == [0, 0, 1], "no core dumps; dumpable, so that the server sees its open files"
     assert (found.pop("privileges"), found.pop("capabilities")) == (1, 0)
     assert set(found.values()) <= {"EPERM"}, found
-    assert set(run("lift_limits").value.values()) == {"refused"}
+    assert run("lift_limits").value == []
     outcome = run("new_process")
     assert outcome.value == dict.fromkeys(("fork", "subprocess", "posix_spawn", "exec"), "EPERM"), outcome
     outcome = run("daemonise", seconds=20)

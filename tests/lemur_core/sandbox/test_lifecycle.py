@@ -58,12 +58,6 @@ def test_jobs_are_taken_as_needed_in_one_run_at_a_time(box: Sandbox) -> None:
     assert len(list(outcomes)) == 2
 
 
-def test_workers_run_side_by_side(box: Sandbox) -> None:
-    started = time.monotonic()
-    list(box.run(Job(str(i), "attacks:sleep", {"seconds": 1.0}) for i in range(4)))
-    assert time.monotonic() - started < 3.5
-
-
 def test_what_goes_wrong_before_a_job_runs(box: Sandbox) -> None:
     bad, good = box.run([Job("bad", "attacks:double", {"x": object()}), Job("good", "attacks:double", {"x": 1})])
     assert (bad.key, bad.status) == ("bad", Status.ERROR)
@@ -104,9 +98,7 @@ def test_jobs_die_with_their_server(box: Sandbox) -> None:
     assert len(family) >= 2
     for link in box._links:
         os.killpg(link._process.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 2
-    while (alive := [process for process in family if runs(process)]) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    alive = alive_later(family)
     outcomes.close()  # type: ignore[attr-defined]
     assert alive == []
 
@@ -123,19 +115,16 @@ def test_job_that_kills_the_server(open_box: Sandbox) -> None:
 
 def test_scratch_is_private_and_nothing_is_left(box: Sandbox) -> None:
     """Scratch folders go with their jobs, whatever the jobs do to them."""
-    outcome = next(iter(box.run([Job("1", "attacks:describe", {})])))
-    assert isinstance(outcome.value, dict)
-    assert not Path(outcome.value["folder"]).exists()
-    list(box.run([Job("1", "attacks:fill_files", {}, Limits(scratch_bytes=2**20))]))
-    folder = box._folder
-    assert folder is not None
-    assert list(folder.rglob("job-*")) == []
-    parent = str(box._folder)
-    slow, nosy = box.run(
-        [Job("slow", "attacks:sleep", {"seconds": 1}), Job("nosy", "attacks:neighbours", {"root": parent})]
-    )
+    assert box._folder is not None
+    small = Limits(scratch_bytes=2**20)
+    described, _ = box.run([Job("1", "attacks:describe", {}), Job("2", "attacks:fill_files", {}, small)])
+    assert isinstance(described.value, dict)
+    assert not Path(described.value["folder"]).exists()
+    assert list(box._folder.rglob("job-*")) == []
+    nosy = {"root": str(box._folder)}
+    slow, found = box.run([Job("1", "attacks:sleep", {"seconds": 1}), Job("2", "attacks:neighbours", nosy)])
     assert slow.status == Status.OK
-    assert nosy.value == []
+    assert found.value == []
 
 
 def test_nested_folders(box: Sandbox) -> None:
@@ -149,13 +138,12 @@ def test_nested_folders(box: Sandbox) -> None:
 
 
 TEXTS = read_files(__file__, "lifecycle.md")
-_SCRIPT = TEXTS["_SCRIPT"]
 
 
 def interrupt(number: int, backend: str, entry: str, folder: Path) -> None:
     """Run jobs from another process, end that with a signal, and see that nothing of it is left two seconds later."""
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(HERE.parents[2])}
-    command = [sys.executable, "-P", "-c", _SCRIPT, str(HERE), backend, entry]
+    command = [sys.executable, "-P", "-c", TEXTS["_SCRIPT"], str(HERE), backend, entry]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as caller:
@@ -164,27 +152,21 @@ def interrupt(number: int, backend: str, entry: str, folder: Path) -> None:
         time.sleep(0.5)
         family = psutil.Process(caller.pid).children(recursive=True)
         assert len(family) >= 3  # the server and two jobs
-        deadline = time.monotonic() + 2
         os.killpg(caller.pid, number)  # what a terminal does at Ctrl-C
         caller.communicate(timeout=2)
-        while (alive := [process for process in family if runs(process)]) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert alive == []
+        assert alive_later(family) == []
     if backend == "bubblewrap" and number == signal.SIGKILL:  # its server does not see the caller's own folder
         assert list(folder.rglob("job-*")) == []
     else:
         assert list(folder.iterdir()) == []
 
 
-_KILLED = TEXTS["_KILLED"]
-
-
-@pytest.mark.parametrize("next_one", ["sandbox", "command"])
+@pytest.mark.parametrize("next_one", ["sandbox", pytest.param("command", marks=pytest.mark.slow)])
 def test_what_a_caller_killed_without_a_server_leaves_goes_at_the_next_start(
     next_one: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(HERE.parents[2])}
-    killed = subprocess.run([sys.executable, "-P", "-c", _KILLED], env=environment, check=False)
+    killed = subprocess.run([sys.executable, "-P", "-c", TEXTS["_KILLED"]], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
     assert list(left.iterdir()) != []
@@ -212,26 +194,20 @@ def test_two_remove_the_same_folder(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def runs(process: psutil.Process) -> bool:
-    """Whether it still does anything: a zombie only waits for the machine's first process to notice."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def alive_later(family: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that still do anything after two seconds: a zombie only waits for the machine's first process to notice."""
+    _, left = psutil.wait_procs(family, timeout=2)
+    return [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "entry"), [(signal.SIGINT, "sleep"), (signal.SIGINT, "spin"), (signal.SIGKILL, "sleep")]
-)
-def test_interrupted_caller_leaves_nothing(number: int, entry: str, tmp_path: Path, box: Sandbox) -> None:
-    interrupt(number, box.backend, entry, tmp_path)
-
-
-@pytest.mark.slow
+@pytest.mark.parametrize("confined", [True, False])
+@pytest.mark.parametrize("entry", ["sleep", "spin"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_caller_leaves_nothing_unconfined(number: int, tmp_path: Path) -> None:
-    interrupt(number, "none", "sleep", tmp_path)
+def test_interrupted_caller_leaves_nothing(
+    number: int, entry: str, confined: bool, tmp_path: Path, box: Sandbox
+) -> None:
+    interrupt(number, box.backend if confined else "none", entry, tmp_path)
 
 
 def test_close_is_final(monkeypatch: pytest.MonkeyPatch) -> None:

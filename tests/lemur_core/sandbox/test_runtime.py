@@ -1,10 +1,8 @@
 """What foreign code can import: the declared runtime, and nothing else that is installed."""
 
 import importlib.metadata
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
@@ -37,20 +35,18 @@ answer["leaves"] = callable(exit) and callable(quit)
 """
 
 
-def look(**options: object) -> dict[str, list[str]]:
-    with Sandbox(workers=1, entries=[ENTRY], **options) as box:  # type: ignore[arg-type]
+@pytest.mark.parametrize(("unsafe", "further"), [(False, ()), (True, ("pydantic",))])
+def test_a_job_sees_the_declared_runtime_and_what_is_asked_for_alone(unsafe: bool, further: tuple[str, ...]) -> None:
+    with Sandbox(workers=1, entries=[ENTRY], unsafe=unsafe, runtime=further) as box:
         (outcome,) = box.run([Job("look", ENTRY, {"code": LOOK})])
     assert isinstance(outcome.value, dict), outcome.error
-    return outcome.value
-
-
-@pytest.mark.parametrize("unsafe", [False, True])
-def test_a_job_sees_the_declared_runtime_alone(unsafe: bool) -> None:
-    seen = look(unsafe=unsafe)
+    seen = outcome.value
     for what in ("imported", "found"):
-        assert set(seen[what]) == {*DECLARED, "sympy", "PIL"}, what
-    assert {"pytest", "hypothesis", "pydantic"}.isdisjoint(seen["listed"])
-    assert {name.replace("_", "-") for name in seen["distributions"]} == find_runtime().versions.keys()
+        assert set(seen[what]) == {*DECLARED, "sympy", "PIL", *further}, what
+    assert {"pytest", "hypothesis", "pydantic"} & set(seen["listed"]) == set(further)
+    versions = find_runtime(further).versions
+    assert {name.replace("_", "-") for name in seen["distributions"]} == versions.keys()
+    assert ({"pydantic", "annotated-types", "pydantic-core"} <= versions.keys()) == bool(further)
     assert seen["leaves"]
 
 
@@ -67,12 +63,6 @@ def test_an_environment_that_is_a_project_shows_its_libraries_alone(
     readable = [Path(path) for path in prepare_interpreter((), (), tmp_path / "home").readable]
     assert [path for path in readable if path.is_relative_to(project)] == [project / "bin", project / "lib"]
     assert not [path for path in readable if project.is_relative_to(path)]
-
-
-def test_what_is_asked_for_is_seen_besides() -> None:
-    seen = look(runtime=("pydantic",))
-    assert set(seen["imported"]) == {*DECLARED, "sympy", "PIL", "pydantic"}
-    assert {"pydantic", "annotated-types", "pydantic-core"} <= find_runtime(("pydantic",)).versions.keys()
 
 
 def test_versions_and_files_are_those_installed() -> None:
@@ -129,23 +119,13 @@ def test_the_server_writes_no_bytecode_into_the_cache(tmp_path: Path, monkeypatc
     assert [path for path in tmp_path.rglob("*.pyc") if path.resolve().is_relative_to(tmp_path)] == []
 
 
-def test_a_name_that_is_not_installed() -> None:
+def test_a_name_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"--runtime nothing-such: .* pip install nothing-such$"):
         find_runtime(("nothing-such",))
-
-
-def test_a_command_names_the_set_that_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lemur_here: Callable[..., Any]
-) -> None:
     monkeypatch.setitem(NAMED_SETS, "some-nets", {"nothing": "nothing-such"})  # type: ignore[arg-type]
-    (tmp_path / "rows.jsonl").write_text(
-        json.dumps({"nn": "a", "nn_code": "from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n"}) + "\n"
-    )
-    done = lemur_here("curate", "rows.jsonl", "--runtime", "some-nets", "--out", "out", cwd=tmp_path)
-    assert (done.returncode, (tmp_path / "out").exists()) == (1, False)
-    assert done.stderr.splitlines()[-1] == (
-        "lemur: --runtime some-nets: nothing-such is not installed here; pip install 'lemur-curator[some-nets]'"
-    )
+    told = r"^--runtime some-nets: nothing-such is not installed here; pip install 'lemur-curator\[some-nets\]'$"
+    with pytest.raises(UserError, match=told):
+        find_runtime(("some-nets",))
 
 
 def test_names_of_sets_are_expanded() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
 from lemur_core.source.bundle import Part, bundle
-from tests.builders.suites import Case, read_table, suite, table
+from tests.builders.suites import Case, suite, table
 
 
 def part(key: str, code: str, name: str = "Main", *header: str) -> Part:
@@ -42,31 +42,9 @@ def test_import_clashes() -> None:
     two = "from torch import nn\nfrom b import x\nfrom c import (\n    y as nn2,\n)\nclass Two(nn.Module): y = x, nn2\n"
     three = "def nn(): pass\ndef xml(): pass\nclass Three: y = nn\n"
     found = bundle([part("1", one, "One"), part("2", two, "Two"), part("3", three, "Three")])
-    assert found.text == textwrap.dedent(
-        """\
-        import xml.dom
-
-        import torch.nn as nn
-        from a import x
-        from b import x as x_2
-        from c import y as nn2
-
-
-        class One: pass
-
-
-        class Two(nn.Module): y = x_2, nn2
-
-
-        def nn_2(): pass
-
-
-        def xml_2(): pass
-
-
-        class Three: y = nn_2
-        """
-    ).replace("\n\n\nclass One", "\n\n\nclass One")
+    heads = "import xml.dom\n\nimport torch.nn as nn\nfrom a import x\nfrom b import x as x_2\nfrom c import y as nn2"
+    bodies = ("class One: pass", "class Two(nn.Module): y = x_2, nn2", "def nn_2(): pass", "def xml_2(): pass")
+    assert found.text == "\n\n\n".join((heads, *bodies, "class Three: y = nn_2\n"))
     turned = bundle([part("3", three, "Three"), part("1", one, "One")]).text
     assert "import xml as xml_2; import xml.dom as xml_2_dom\n" in turned
     assert "import torch.nn as nn_2" in turned
@@ -90,12 +68,9 @@ def test_one_copy_of_what_is_the_same() -> None:
     assert found.text.count("def f()") == found.text.count("def g()") == found.text.count("K = 3") == 1
     assert found.text.endswith("# two\n\nclass B:\n    y = f\n")
     assert found.names == {"1": "A", "2": "B"}
-
-
-def test_what_is_only_called_and_comments_above_keep_nothing_apart() -> None:
     code = "def make(n): return lambda x: n\n{}pair = make(2)\nclass {}:\n    def run(self): return pair(self)\n"
     text = bundle([part("1", code.format("", "A"), "A"), part("2", code.format("# Two.\n", "B"), "B")]).text
-    assert text.count("pair = make(2)") == text.count("def make(") == 1
+    assert text.count("pair = make(2)") == text.count("def make(") == 1, "only called, comments above"
 
 
 def test_the_same_text_over_something_else_is_not_the_same() -> None:
@@ -135,12 +110,9 @@ def test_what_another_part_takes_from_the_built_in_names_is_left_to_it() -> None
     assert "def max(a)" in bundle([part("1", one, "A")]).text
 
 
-def test_a_new_name_is_new_everywhere() -> None:
+def test_new_names_are_new_everywhere_and_imports_stay_where_their_names_are_bound_again() -> None:
     text = second("x = 2\ndef Main(x_2, x_3):\n    return x, x_2\n")
     assert text == "x_4 = 2\n\n\ndef Main(x_2, x_3):\n    return x_4, x_2\n"
-
-
-def test_an_import_stays_where_its_name_is_bound_again() -> None:
     text = second("import math, json\nimport re\nre = re or None\nclass Main: pass\n")
     assert text == "import re\nre = re or None\n\n\nclass Main: pass\n"
 
@@ -166,21 +138,15 @@ def test_a_renamed_class_keeps_the_name_that_its_part_reads() -> None:
         second("def add(cls):\n    cls.__name__\n    return cls\n@add\nclass First: pass\n", name="First")
 
 
-REFUSED = read_table(__file__, "bundle_cases.md", "Refused", globals())
-
-
-@pytest.mark.parametrize("code", REFUSED)
-def test_what_is_refused(code: str) -> None:
-    with pytest.raises(UserError, match=rf"^2: .*{re.escape(REFUSED[code])}"):
+@table(__file__, "bundle_cases.md", "Refused", globals())
+def test_what_is_refused(code: str, told: str) -> None:
+    with pytest.raises(UserError, match=rf"^2: .*{re.escape(told)}"):
         second(code)
-
-
-def test_names_like_those_that_are_refused() -> None:
-    code = (
+    like = (
         "def Main(eval, vars, self):\n    globals = locals()\n    return eval(vars()), globals, dir(self), vars(self)\n"
         "import logging\nlogger = logging.getLogger(__name__)\nif __name__ == '__main__': print(Main)\n"
     )
-    assert "return eval(vars())" in second(code)
+    assert "return eval(vars())" in second(like)
 
 
 def test_keys_and_names() -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyflakes import messages
 from pyflakes.checker import Checker
@@ -15,7 +15,7 @@ from pyflakes.checker import Checker
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, FileFacts, NewerSyntax, Use
 from lemur_core.source.newer import remove_newer_syntax
 from lemur_core.source.parse import parse_file
-from tests.builders.suites import Case, read_table, suite, table
+from tests.builders.suites import Case, suite, table
 
 
 def facts_of(text: str) -> FileFacts:
@@ -68,12 +68,9 @@ def test_binds_of_more_lines(case: Case) -> None:
     test_binds(case.code, *("".join(case.all(verb)) for verb in ("binds", "late", "touches")))
 
 
-CALLED: dict[str, str] = read_table(__file__, "scopes.md", "Called", globals())
-
-
-@pytest.mark.parametrize("text", CALLED)
-def test_called(text: str) -> None:
-    assert " ".join(use.name for use in uses_of(text) if use.called) == CALLED[text]
+@table(__file__, "scopes.md", "Called", globals())
+def test_called(text: str, called: str) -> None:
+    assert " ".join(use.name for use in uses_of(text) if use.called) == called
 
 
 @table(__file__, "scopes.md", "Offsets are those of the text", globals())
@@ -89,14 +86,10 @@ def test_offsets_are_those_of_the_text(text: str) -> None:
 def test_reads_of_local_imports_name_their_import() -> None:
     text = "def f():\n    from a import b, c as d\n    def g(): return d\n    return b.x, g\n"
     (statement,) = facts_of(text).statements
-    assert [(entry.alias.bound, entry.stand_alone, entry.guarded) for entry in statement.locals] == [
-        ("b", True, False),
-        ("d", True, False),
-    ]
-    assert {(use.name, statement.locals[use.local].alias.name) for use in uses_of(text, local=True)} == {
-        ("b", "b"),
-        ("d", "c"),
-    }
+    found = [(entry.alias.bound, entry.stand_alone, entry.guarded) for entry in statement.locals]
+    assert found == [("b", True, False), ("d", True, False)]
+    own = {(use.name, statement.locals[use.local].alias.name) for use in uses_of(text, local=True)}
+    assert own == {("b", "b"), ("d", "c")}
 
 
 def test_shadows_are_the_names_of_inner_scopes() -> None:
@@ -123,6 +116,7 @@ def test_what_is_python(raw: bytes) -> None:
 # Generated modules: the global names that are read are those that CPython's compiler and pyflakes see.
 
 NAMES = st.sampled_from("abcde")
+STARRED, KEYWORDS = NAMES.map("{}_".format), NAMES.map("k{}".format)
 
 
 def indented(lines: list[str]) -> list[str]:
@@ -136,17 +130,8 @@ def expressions() -> st.SearchStrategy[str]:
             st.builds("{}.{}".format, NAMES, NAMES),
             st.builds("{}({}, {}={})".format, NAMES, inner, NAMES, inner),
             st.builds("[{} for {} in {} if {}]".format, inner, NAMES, inner, inner),
-            st.builds(
-                "{{{}: {} for {}, *{} in {} for {} in {}}}".format, inner, inner, NAMES, NAMES, inner, NAMES, inner
-            ),
-            st.builds(
-                "(lambda {}, *{}, {}={}: {})".format,
-                NAMES,
-                NAMES.map("{}_".format),
-                NAMES.map("k{}".format),
-                inner,
-                inner,
-            ),
+            st.builds("{{{}: 0 for {}, *{} in {} for {} in {}}}".format, inner, NAMES, NAMES, inner, NAMES, inner),
+            st.builds("(lambda {}, *{}, {}={}: {})".format, NAMES, STARRED, KEYWORDS, inner, inner),
             st.builds("({} := {})".format, NAMES, inner),
             st.builds("({} if {} else {})".format, inner, inner, inner),
             st.builds("f'{{{}}} {{{}!r:>{{{}}}}}'".format, NAMES, NAMES, NAMES),
@@ -184,7 +169,7 @@ def blocks(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
         return st.builds(lambda first, rest: [first, *rest], head, body)
 
     return st.one_of(
-        block(st.builds("def {}({}, *{}, {}: {} = {}) -> {}:".format, NAMES, NAMES, NAMES.map("{}_".format), NAMES.map("k{}".format), NAMES, EXPRESSIONS, NAMES)),
+        block(st.builds("def {}({}, *{}, {}: {} = {}) -> {}:".format, NAMES, NAMES, STARRED, KEYWORDS, NAMES, EXPRESSIONS, NAMES)),
         block(st.builds("class {}({}):".format, NAMES, EXPRESSIONS)),
         st.builds(lambda deco, rest: [f"@{deco}", *rest], NAMES, block(st.builds("def {}():".format, NAMES))),
         block(st.builds("for {} in {}:".format, NAMES, EXPRESSIONS)),
@@ -217,7 +202,6 @@ def compiles(text: str) -> bool:
     return True
 
 
-@settings(max_examples=60)
 @given(MODULES)
 def test_names_are_those_of_python_and_pyflakes(text: str) -> None:
     assume(compiles(text))
@@ -242,7 +226,7 @@ def test_names_are_those_of_python_and_pyflakes(text: str) -> None:
     declared = {name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Global) for name in node.names}
     assert bound_here - bound <= declared, "a name that is declared global, and never bound"
     if "nonlocal" not in text:  # which pyflakes takes for `global`
-        # pyflakes also minds the order: it may find more, but only names that are bound somewhere.
+        # It also minds the order: it may find more, but only names that are bound somewhere.
         found = {m.message_args[0] for m in Checker(ast.parse(text)).messages if isinstance(m, messages.UndefinedName)}
         undefined = read_here - bound_here - given_names
         assert undefined <= found | perhaps

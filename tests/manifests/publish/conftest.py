@@ -1,7 +1,6 @@
 """A Hub of its own for each test, and folders to publish on it."""
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -94,9 +93,9 @@ def fetch(server: FakeHub, tmp_path: Path, read: Callable[[Path], dict[str, byte
 
 @pytest.fixture
 def lemur(server: FakeHub, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """The command, as a process of its own; `limit` is the largest file, in bytes, that it may write."""
+    """The command, as a process of its own."""
 
-    def run(*arguments: object, limit: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         install = f"FakeHub(Path({str(tmp_path / 'hub-cache')!r}), Path({str(server.store)!r})).install()"
         code = f"from pathlib import Path\nfrom tests.builders.fake_hub import FakeHub\n{install}\n"
         return subprocess.run(
@@ -105,7 +104,6 @@ def lemur(server: FakeHub, tmp_path: Path) -> Callable[..., subprocess.Completed
             text=True,
             env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
-            preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit else None,
         )
 
     return run

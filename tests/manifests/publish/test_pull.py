@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,11 +112,13 @@ def test_an_older_folder_is_replaced_only_by_force(
 
 
 @pytest.mark.usefixtures("whole")
-def test_a_full_disk(tmp_path: Path, lemur: Any) -> None:
+def test_a_full_disk(fetch: Fetch, tmp_path: Path) -> None:
     """No file may be larger than 100 KiB: writing fails in the middle of one, as it does on a full disk."""
-    done = lemur("pull", REPO, "--out", tmp_path / "out", limit=100 * 1024)
-    assert done.returncode == 1
-    assert done.stderr.startswith("lemur: ")
-    assert "File too large; free space, or choose another" in done.stderr
-    assert done.stderr.count("\n") == 1
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100 * 1024, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"^[^\n]*File too large; free space, or choose another[^\n]*$"):
+            fetch()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not [name for name in os.listdir(tmp_path) if name.startswith((".out", "out"))]

@@ -27,7 +27,7 @@ from manifests.publish.secrets import (
     own_folders,
     screen,
 )
-from tests.builders.suites import read_table, table
+from tests.builders.suites import table
 
 LETTERS = string.ascii_letters
 AL = LETTERS + string.digits
@@ -185,7 +185,6 @@ def test_any_bytes_can_be_searched(data: bytes) -> None:
 
 ALNUM = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fGhIjKlMnOpQrStUvWx"
 GITHUB = "ghp_" + ALNUM[:36]
-SECRETS = read_table(__file__, "screen.md", "Secrets", globals())
 
 
 def found(folder: Path) -> list[Finding]:
@@ -216,9 +215,10 @@ def column_kinds(text: str) -> dict[str, pa.Array]:
     }
 
 
-@pytest.mark.parametrize("kind", SECRETS)
-def test_a_secret_in_every_kind_of_file(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    secret, name = SECRETS[kind], kind.partition(" (")[0]
+@table(__file__, "screen.md", "Secrets", globals())
+def test_a_secret_in_every_kind_of_file(
+    tmp_path: Path, name: str, secret: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, report_md=f"first\nsecond `{secret}`\n", blocks__a_py=f"key = '{secret}'\r\n")
     write(tmp_path, manifest_json=json.dumps({"parameters": {"x": secret}}, indent=1))
     (tmp_path / "one.png").write_bytes(b"\x89PNG\0\xff" + secret.encode() + b"\0\xfe")
