@@ -32,7 +32,7 @@ IDENTITIES = ("graph", "graph_widths", "graph_eval")
 
 
 class Codes(list[str]):
-    """Codes, told in few words where a property fails."""
+    """Codes that are told in few words where a property fails: hypothesis warns of longer ones."""
 
     def __repr__(self) -> str:
         return f"{len(self)} codes"
@@ -85,7 +85,7 @@ def test_tracing_what_is_about_to_be_kept_is_as_good_as_tracing_all(
     ]
     assert lazy.known.keys() <= eager.known.keys()
     kept = {result.corpus.codes[code_index] for code_index in outcome.kept}
-    names = [computes[code] for code in kept if computes[code] is not None]
+    names = [name for code in kept if (name := computes[code]) is not None]
     assert len(names) == len(set(names)), "two kept networks compute the same"
     for row, decision in zip(rows, outcome.decisions, strict=True):
         if decision.stage == "filter":
@@ -144,9 +144,13 @@ def test_the_folder_says_what_does_not_run(
     [
         ({"unsafe_no_sandbox": True, "graph": "off"}, "nothing is run with --graph off and no --chat"),
         ({"require_runs": True, "graph": "off"}, "--require-runs: a trace says what runs"),
+        ({"unsafe_no_sandbox": True, "graph": "off", "chat": True}, None),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        assert CurateOptions(**options).unsafe_no_sandbox, "conversations alone allow to do without walls"
+        return
     with pytest.raises(UserError, match=re.escape(message)):
         CurateOptions(**options)
 
@@ -163,13 +167,12 @@ VALUES = {
 
 
 def test_prefixes_match_whole_segments() -> None:
-    one, two = (
-        [("GA-1", 0), ("GAN", 1), ("GAN-1", 1), ("ga", 0), ("gab", None)],
-        [("alt-nn1-x", 0), ("alt-nn12-x", None)],
-    )
-    assert [(name, matching_prefix(name, ["ga-", "gan-"])) for name, _ in one] == one
-    assert [(name, matching_prefix(name, ["alt-nn1"])) for name, _ in two] == two
-    assert matching_prefix("x", ["-"]) is matching_prefix("-x", ["-"]) is None
+    for prefixes, expected in (
+        (["ga-", "gan-"], {"GA-1": 0, "GAN": 1, "GAN-1": 1, "ga": 0, "gab": None}),
+        (["alt-nn1"], {"alt-nn1-x": 0, "alt-nn12-x": None}),
+        (["-"], {"x": None, "-x": None}),
+    ):
+        assert {name: matching_prefix(name, prefixes) for name in expected} == expected
 
 
 def network(nn: str, code: int = 0, accuracy: float = 0.5, **row: Any) -> dict[str, Any]:
@@ -193,24 +196,26 @@ wanted_drawn = st.fixed_dictionaries(
         name: st.lists(st.sampled_from([v for v in values if v]), max_size=2, unique=True).map(tuple)
         for name, values in VALUES.items()
     }
+    | {"include": st.sampled_from([(), ("ga",), ("genfractal", "rag"), ("nothing",)])}
 )
 
 
 @given(rows=rows_drawn, wanted=wanted_drawn)
-def test_rows_are_left_out_by_value(
+def test_rows_are_left_out_by_value_and_prefix(
     curated: Any, rows: list[dict[str, Any]], wanted: dict[str, tuple[str, ...]]
 ) -> None:
-    if not all(any(row[name] == value for row in rows) for name, values in wanted.items() for value in values):
+    if not all(any(row[name] == value for row in rows) for name in VALUES for value in wanted[name]):
         with pytest.raises(UserError, match=r"^--(task|dataset|metric) \S+: no row has it; "):
             curated(rows, **wanted)
         return
-    decisions = curated(rows, **wanted).decisions
-    fits = [all(not values or row[name] in values for name, values in wanted.items()) for row in rows]
-    assert [decision.stage != "filter" for decision in decisions] == fits
-    for row, decision in zip(rows, decisions, strict=True):
-        if decision.stage == "filter":
-            first = next(name for name in VALUES if wanted[name] and row[name] not in wanted[name])
-            assert decision.reason == f"{first} is {row[first] or 'not stated'} (--{first})"
+    include = wanted["include"]
+    for row, decision in zip(rows, curated(rows, **wanted).decisions, strict=True):
+        lacks = [name for name in VALUES if wanted[name] and row[name] not in wanted[name]]
+        reasons = [f"{name} is {row[name] or 'not stated'} (--{name})" for name in lacks]
+        if include and not any(f"{row['nn']}-".lower().startswith(f"{prefix}-") for prefix in include):
+            reasons.append(f"name does not start with {', '.join(include)} (--include)")
+        assert (decision.stage == "filter") == bool(reasons)
+        assert decision.reason == reasons[0] if reasons else decision.canonical is not None
 
 
 def test_unknown_value_names_the_nearest_and_the_most_frequent(curated: Any) -> None:

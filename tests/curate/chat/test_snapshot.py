@@ -5,7 +5,7 @@ import re
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from curate.kinds import verify
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
 from manifests.conversations import read_fenced_code
 from manifests.folders.cards import restate_croissant
@@ -121,15 +120,6 @@ def test_without_the_option_there_is_nothing_of_it(
     assert not (tmp_path / "plain" / "data" / "chat").exists()
     assert "chat" not in (tmp_path / "plain" / "README.md").read_text()
     assert "chat" not in read_manifest(tmp_path / "plain").counts
-
-
-@table(__file__, "snapshot.md", "Options that do not go together are refused", globals())
-def test_options_that_do_not_go_together_are_refused(options: Mapping[str, Any], message: str | None) -> None:
-    if message is None:
-        assert CurateOptions(**options).unsafe_no_sandbox, "conversations alone allow to do without walls"
-        return
-    with pytest.raises(UserError, match=message):
-        CurateOptions(**options)
 
 
 @pytest.fixture
