@@ -21,6 +21,7 @@ from curate.model.corpus import Features, code_features
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from manifests.folders.manifest import write_manifest
+from tests.curate.conftest import MemorySource, network
 
 Row = dict[str, Any]
 
@@ -53,7 +54,7 @@ class Pool:
     """A few hundred small networks: chains of small changes, the same layers in another order, the same network in
     other words; and codes that cannot be used. Examples draw from it, so that features are worked out once."""
 
-    def __init__(self, network: Callable[..., str]) -> None:
+    def __init__(self) -> None:
         dice = random.Random(7)
         self.codes: list[str] = []
         for start in range(4):
@@ -108,10 +109,8 @@ class Pool:
 
 
 @pytest.fixture(scope="session")
-def pool(network: Callable[..., str], warm: Callable[..., None], curator_cache: object) -> Pool:
-    made = Pool(network)
-    warm(made.codes)
-    return made
+def pool(curator_cache: object) -> Pool:
+    return Pool()
 
 
 POOL_SIZE = 4 * 39 + 4 + len(INVALID)
@@ -410,7 +409,7 @@ def test_order_does_not_matter(
 
 
 def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
-    curated: Callable[..., Any], network: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chains of small changes, from one group to another, whose ends may be kept in different splits."""
     dice = random.Random(11)
@@ -465,7 +464,7 @@ def test_networks_without_layers(pool: Pool, curated: Any) -> None:
     assert len(set(result.outcome.splits.values())) == 1  # but their (empty) fingerprints are equal
 
 
-def test_a_top_up_takes_what_is_farthest(curated: Callable[..., Any], network: Callable[..., str]) -> None:
+def test_a_top_up_takes_what_is_farthest(curated: Callable[..., Any]) -> None:
     """Of two removed ones that would raise a prefix: the better scored is like its kept one, the other is not."""
     kept = [n % 12 for n in range(20)]
     near, far = [*kept[:10], *[0, 1, 2] * 4], [9, 10, 11, 3] * 5
@@ -479,7 +478,7 @@ def test_a_top_up_takes_what_is_farthest(curated: Callable[..., Any], network: C
     assert [decision.rescued for decision in topped_up.decisions] == [None, None, None, None, "topup"]
 
 
-def test_what_the_fingerprints_do_not_see_is_told(curated: Any, network: Callable[..., str]) -> None:
+def test_what_the_fingerprints_do_not_see_is_told(curated: Any) -> None:
     """Another activation, width or depth looks the same to the published tokens. The reason says so."""
     relu = network([0, 1, 4] * 2)
     for other in (relu.replace("torch.relu(", "torch.gelu("), network([0, 1, 4] * 3)):
@@ -488,12 +487,9 @@ def test_what_the_fingerprints_do_not_see_is_told(curated: Any, network: Callabl
         assert abstract.decisions[1].reason == "same shingles as a-1; names, numbers or repetitions differ"
 
 
-def test_verify_sees_each_broken_law(
-    network: Callable[..., str], memory_source: Any, warm: Callable[..., None], tmp_path: Path
-) -> None:
+def test_verify_sees_each_broken_law(tmp_path: Path) -> None:
     """Of folders that were made with other thresholds than they state, or than splits are made with."""
     codes = [network(range(12)), network([*range(12), 0]), network([6, 8, 4])]
-    warm(codes)
     rows = [{"nn": f"n-{number}", "nn_code": code} for number, code in enumerate(codes)]
 
     for law, made, stated, leak in (
@@ -504,7 +500,7 @@ def test_verify_sees_each_broken_law(
         options = CurateOptions(graph="off", lexical_threshold=made, structural_threshold=1.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("curate.model.splits.LEAK_THRESHOLD", leak)
-            manifest = curate(memory_source(rows), tmp_path / law, options, jobs=1)
+            manifest = curate(MemorySource(rows), tmp_path / law, options, jobs=1)
         parameters = manifest.parameters | {"lexical_threshold": stated}
         write_manifest(tmp_path / law, manifest.model_copy(update={"parameters": parameters}))
         wrong = {check.name for check in verify(tmp_path / law, jobs=1) if not check.ok}

@@ -20,10 +20,11 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
 from manifests.folders.manifest import read_manifest
-from tests.curate.conftest import network_code, warm_features
+from tests.curate import conftest
+from tests.curate.conftest import warm_features
 
 Row = dict[str, Any]
-network = functools.partial(network_code, glue=False)
+network = functools.partial(conftest.network, glue=False)
 
 
 def row(nn: str, code: str | None, epoch: int = 1, accuracy: float = 0.5) -> Row:
@@ -64,7 +65,7 @@ Run = Callable[..., Path]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return functools.partial(curate_rows, tmp_path)
+    return functools.partial(curate_rows, tmp_path, graph="off")
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +152,9 @@ def test_every_usable_code_has_one_row(snapshot: Path) -> None:
 def test_accuracies_off_the_scale_are_listed(run: Run) -> None:
     many = [network([n % 8, 3, n // 8, 5, n % 8, 7 - n % 8]) for n in range(9)]
     rows = [row(f"net-{n}", code, 1, n / 10) for n, code in enumerate(many)]
-    text = report_of(run([*rows, row("off", network([2, 7, 2, 6, 4, 4, 1]), 1, 45.0)], graph="off"))
+    text = report_of(run([*rows, row("off", network([2, 7, 2, 6, 4, 4, 1]), 1, 45.0)]))
     assert "- outside 0 to 1: row 9: accuracy 45\n" in text
-    assert "outside 0 to 1" not in report_of(run(rows, "fractions", graph="off"))
+    assert "outside 0 to 1" not in report_of(run(rows, "fractions"))
 
 
 def test_removals_by_text_are_said_to_be_that(snapshot: Path, run: Run) -> None:
@@ -162,7 +163,7 @@ def test_removals_by_text_are_said_to_be_that(snapshot: Path, run: Run) -> None:
     for text in (report_of(snapshot), (snapshot / "README.md").read_text()):
         assert claim in " ".join(text.split())
         assert "`--graph keep-different`" in text
-    alone = run(small_corpus()[:3], "alone", graph="off")
+    alone = run(small_corpus()[:3], "alone")
     assert all("another architecture" not in text for text in (report_of(alone), (alone / "README.md").read_text()))
     assert "\nWhat is it for? This one for fine-tuning on code, where" in report_of(alone)
 
