@@ -68,7 +68,8 @@ def snapshot(codes: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
     def row(name: str, code: str | None, accuracy: float | None, epoch: int = 1) -> dict[str, Any]:
         code = codes.get(code, code) if code is not None else None
         benchmark = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": epoch}
-        return {"nn": name, "nn_code": code, **benchmark, "accuracy": accuracy, "prm": "{}"}
+        problem = "nn_code is missing" if code is None else None
+        return {"nn": name, "nn_code": code, **benchmark, "accuracy": accuracy, "prm": "{}", "problem": problem}
 
     rows = [
         row("base-net", "base", 0.7, 2),
