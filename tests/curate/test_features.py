@@ -100,7 +100,7 @@ def test_a_code_that_kills_its_worker_is_told(monkeypatch: pytest.MonkeyPatch, t
     )
     monkeypatch.syspath_prepend(tmp_path)
     deadly = importlib.import_module("deadly_features").work
-    monkeypatch.delitem(sys.modules, "deadly_features")
+    monkeypatch.setitem(sys.modules, "deadly_features", sys.modules.pop("deadly_features"))  # for this test alone
     monkeypatch.setattr(corpus, "_CHUNK_CODES", 2)
     codes = [(bytes([i]), f"x{i} = {i}\n") for i in range(9)]
     codes[3], codes[8] = (bytes([3]), "KILL = 1\n"), (bytes([8]), "y = 'KILL'\n")
