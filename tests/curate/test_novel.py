@@ -214,7 +214,7 @@ def test_what_it_computes_tells(tmp_path: Path) -> None:
         nearest = told["nearest"][0]
         assert (told["verdict"], nearest["agreement"], nearest["known"]) == expected
         assert nearest["lexical"] < 0.2
-        assert (nearest["graph"] == 1.0) == (code == rewritten), "in eval mode"
+        assert nearest["graph"] == 1.0, "in eval mode, whatever the widths"
     found = novel({"it": rewritten.replace("self.first)", "self.missing)")}, [snapshot.folder])
     assert found["files"][0]["graph"] is None
     assert "; judged by text and structure alone: forward_failed: AttributeError: " in describe_novelty(found)[0]

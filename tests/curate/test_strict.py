@@ -69,6 +69,7 @@ SUPPORT = st.sampled_from([{}, {"min_per_prefix": 2}, {"topup_prefix": ("b",), "
 def test_tracing_what_is_about_to_be_kept_is_as_good_as_tracing_all(
     codes: list[str],
     curated: Any,
+    told: Any,
     picked: list[int],
     computed: list[str | None],
     support: Any,
@@ -76,7 +77,7 @@ def test_tracing_what_is_about_to_be_kept_is_as_good_as_tracing_all(
 ) -> None:
     rows, computes = rows_of(codes, picked), dict(zip(codes, computed, strict=True))
     result = curated(rows)
-    lazy, eager = (Told(result.corpus, computes.__getitem__) for _ in range(2))
+    lazy, eager = (told(result.corpus, computes.__getitem__) for _ in range(2))
     options = CurateOptions(require_runs=require, **support)
     outcome = curate_strict(result.corpus, options, lazy)
     chosen = curate_strict(result.corpus, CurateOptions(graph="all", require_runs=require, **support), eager)
@@ -85,7 +86,7 @@ def test_tracing_what_is_about_to_be_kept_is_as_good_as_tracing_all(
     ]
     assert lazy.known.keys() <= eager.known.keys()
     kept = {result.corpus.codes[code_index] for code_index in outcome.kept}
-    names = [name for code in kept if (name := computes[code]) is not None]
+    names = [computes[code] for code in kept if computes[code] is not None]
     assert len(names) == len(set(names)), "two kept networks compute the same"
     for row, decision in zip(rows, outcome.decisions, strict=True):
         if decision.stage == "filter":
@@ -100,7 +101,7 @@ def test_tracing_what_is_about_to_be_kept_is_as_good_as_tracing_all(
         running = [row for row in rows if computes[row["nn_code"]] is not None]
         if not support and running:  # else a network that does not run may have had a say in which are farthest
             alone = curated(running)
-            again = curate_strict(alone.corpus, CurateOptions(), Told(alone.corpus, computes.__getitem__))
+            again = curate_strict(alone.corpus, CurateOptions(), told(alone.corpus, computes.__getitem__))
             assert kept == {alone.corpus.codes[code_index] for code_index in again.kept}
 
 
@@ -281,6 +282,7 @@ def tell(codes: list[str], computed: list[str | None]) -> dict[str, Row]:
 def test_growth_keeps_its_word(
     codes: list[str],
     curated: Any,
+    told: Any,
     first: list[int],
     second: list[int],
     computed: list[str | None],
@@ -290,7 +292,7 @@ def test_growth_keeps_its_word(
     answers, options = tell(codes, computed), CurateOptions(seed=seed)
 
     def decide(result: Any, previous: Previous | None = None) -> Any:
-        return curate_strict(result.corpus, options, Told(result.corpus, answers.__getitem__), previous)
+        return curate_strict(result.corpus, options, told(result.corpus, answers.__getitem__), previous)
 
     before, result = curated(rows_of(codes, first)), curated(rows_of(codes, second))
     previous, corpus = publish(before, decide(before)), result.corpus
