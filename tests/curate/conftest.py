@@ -29,9 +29,12 @@ Row = dict[str, Any]
 
 
 class MemorySource(RecordSource):
+    """Rows whose features are known, so that a curation of them starts no worker."""
+
     def __init__(self, rows: Iterable[Row], batch_rows: int = BATCH_ROWS) -> None:
         super().__init__("memory")
         self._rows, self._batch_rows = list(rows), batch_rows
+        self.store = warm_features(code for row in self._rows if (code := row.get("nn_code")) is not None)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for start in range(0, len(self._rows), self._batch_rows):
@@ -97,16 +100,6 @@ def warm_features(codes: Iterable[str]) -> FeatureStore:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Callable[..., FeatureStore]:
-    return warm_features
-
-
-@pytest.fixture(scope="session")
-def memory_source() -> type[MemorySource]:
-    return MemorySource
-
-
-@pytest.fixture(scope="session")
 def curated() -> Iterator[Callable[..., Curated]]:
     """`curated(rows, **options)`: the strict curation of rows; those without accuracy and the like get nulls."""
     with ExitStack() as stack:
@@ -115,11 +108,10 @@ def curated() -> Iterator[Callable[..., Curated]]:
 
         def run(rows: Sequence[Row], *, batch_rows: int = BATCH_ROWS, **chosen: Any) -> Curated:
             options = CurateOptions(**chosen)
-            given = (row["nn_code"] for row in rows if row.get("nn_code") is not None)
-            store = warm_features(given)
+            source = MemorySource(rows, batch_rows)
             codes = stack.enter_context(CodeFile(folder / f"codes-{next(numbers)}"))
             with redirect_stderr(io.StringIO()):  # a line of progress for each of thousands of runs
-                corpus = read_corpus(MemorySource(rows, batch_rows), codes, jobs=1, store=store)
+                corpus = read_corpus(source, codes, jobs=1, store=source.store)
             return Curated(list(rows), corpus, curate_strict(corpus, options), options)
 
         yield run
@@ -191,7 +183,7 @@ GLUE = """
 """
 
 
-def network_code(
+def network(
     blocks: Sequence[int],
     *,
     name: str = "Net",
@@ -219,8 +211,3 @@ def network_code(
     lines += ["        " + BLOCKS[b][1].format(v=f"{variable}{b}", n=width, x=variable) for b in blocks]
     lines += [f"        return {variable}", *([GLUE] if glue else []), extra]
     return "\n".join(lines) + "\n"
-
-
-@pytest.fixture(scope="session")
-def network() -> Callable[..., str]:
-    return network_code

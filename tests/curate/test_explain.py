@@ -1,9 +1,10 @@
 """Why a network is kept or removed: one snapshot with a network for every fate, asked about each of them."""
 
 import hashlib
+import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,11 @@ from torch import nn
 from curate.folder.explain import draw_graph, explain
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
-from curate.sources import open_source
 from lemur.cli import show
 from lemur_core.files.errors import UsageError, UserError
 from manifests.folders.kinds import FoundItem
 from tests.builders.graphs import trace
-from tests.builders.suites import table
+from tests.curate.conftest import MemorySource, network
 
 ALL = tuple(range(12))
 UNUSED = """
@@ -40,17 +40,12 @@ def digest_of(code: str) -> str:
 def twins(code: str, digits: int) -> tuple[str, str]:
     """Two variants of a code, equal but for a comment, whose ids begin alike."""
     seen: dict[str, str] = {}
-    for number in range(1_000_000):
-        variant = f"{code}# {number}\n"
-        start = digest_of(variant)[:digits]
-        if start in seen:
-            return seen[start], variant
-        seen[start] = variant
-    raise AssertionError("no twins")
+    variants = (f"{code}# {number}\n" for number in itertools.count())
+    return next((first, one) for one in variants if (first := seen.setdefault(digest_of(one)[:digits], one)) != one)
 
 
 @pytest.fixture(scope="module")
-def codes(network: Callable[..., str]) -> dict[str, str]:
+def codes() -> dict[str, str]:
     base = network(ALL)
     first, second = twins(network((7, 3, 9, 5, 10)), 6)
     return {
@@ -69,13 +64,12 @@ def codes(network: Callable[..., str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def snapshot(
-    codes: dict[str, str], warm: Callable[..., None], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
+def snapshot(codes: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     def row(name: str, code: str | None, accuracy: float | None, epoch: int = 1) -> dict[str, Any]:
         code = codes.get(code, code) if code is not None else None
         benchmark = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": epoch}
-        return {"nn": name, "nn_code": code, **benchmark, "accuracy": accuracy, "prm": "{}"}
+        problem = "nn_code is missing" if code is None else None
+        return {"nn": name, "nn_code": code, **benchmark, "accuracy": accuracy, "prm": "{}", "problem": problem}
 
     rows = [
         row("base-net", "base", 0.7, 2),
@@ -99,18 +93,13 @@ def snapshot(
         {**row("elsewhere-net", "far", 0.99), "dataset": "mnist"},
         row("empty-net", None, 0.2),
     ]
-    folder = tmp_path_factory.mktemp("explain")
-    source = folder / "rows.jsonl"
-    source.write_text("".join(json.dumps(item) + "\n" for item in rows), encoding="utf-8")
-    warm(codes.values())
-    curate(open_source(str(source)), folder / "out", CurateOptions(dataset=("cifar-10",)), jobs=1)
-    return folder / "out"
+    out = tmp_path_factory.mktemp("explain") / "out"
+    curate(MemorySource(rows), out, CurateOptions(dataset=("cifar-10",), graph="off"), jobs=1)
+    return out
 
 
 def said(explanation: FoundItem) -> dict[str, str]:
-    return {
-        line[:12].strip(): line[12:] for line in explanation.lines if line[:12].strip() and not line.startswith(" ")
-    }
+    return {line[:12].strip(): line[12:] for line in explanation.lines if line[:1].strip()}
 
 
 def error_of(folder: Path, wanted: str) -> str:
@@ -125,30 +114,22 @@ def test_kept(snapshot: Path, codes: dict[str, str]) -> None:
     facts, labels = told.facts, said(told)
     assert (facts["kept"], facts["stage"], facts["canonical"], facts["diff"]) == (True, None, None, None)
     assert facts["id"] == digest_of(codes["base"]) == labels["id"]
-    assert labels["outcome"] == "kept"
-    assert labels["row"] == "1"
-    assert labels["split"] == facts["record"]["split"]
-    assert labels["cluster"] == facts["record"]["cluster"]
-    assert labels["score"] == f"{facts['record']['score']:.4g}"
-    assert (labels["dataset"], labels["accuracy"], labels["epoch"]) == ("cifar-10", "0.9", "1")
+    record = facts["record"]
+    expected = {"outcome": "kept", "row": "1", "split": record["split"], "cluster": record["cluster"]}
+    expected |= {"score": f"{record['score']:.4g}", "dataset": "cifar-10", "accuracy": "0.9", "epoch": "1"}
+    expected["also named"] = "copy-net: removed at stage exact"
+    assert {name: labels[name] for name in expected} == expected
     assert "best accuracy 0.9" in told.lines
-    assert labels["also named"] == "copy-net: removed at stage exact"
-
-
-def test_what_a_kept_record_stands_for(snapshot: Path, codes: dict[str, str]) -> None:
-    facts = explain(snapshot, "base-net").facts["stands_for"]
-    assert facts["networks"] == 6
-    assert facts["by_stage"] == {"exact": 2, "lexical": 3, "structural": 1, "graph": 0}
-    entries = facts["nearest"]
-    assert [entry["name"] for entry in entries] == [
-        "comment-net", "copy-net", "structural-net", "alias-net", "lexical-net",
-    ]  # fmt: skip
-    similarities = [entry["similarity"] for entry in entries]
+    stands = facts["stands_for"]
+    assert stands["networks"] == 6
+    assert stands["by_stage"] == {"exact": 2, "lexical": 3, "structural": 1, "graph": 0}
+    names = [entry["name"] for entry in stands["nearest"]]
+    assert names == ["comment-net", "copy-net", "structural-net", "alias-net", "lexical-net"]
+    similarities = [entry["similarity"] for entry in stands["nearest"]]
     assert similarities[:3] == [1.0, 1.0, 1.0]
     assert 1 > similarities[3] == similarities[4] >= 0.9
-    lines = explain(snapshot, "base-net").lines
-    assert "stands for  6 removed networks: 2 exact, 3 lexical, 1 structural" in lines
-    assert [line.split()[-2] for line in lines[-5:]] == [entry["name"] for entry in entries]
+    assert "stands for  6 removed networks: 2 exact, 3 lexical, 1 structural" in told.lines
+    assert [line.split()[-2] for line in told.lines[-5:]] == names
 
 
 def test_the_folder_is_named_by_an_option_or_first(snapshot: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +142,14 @@ def test_the_folder_is_named_by_an_option_or_first(snapshot: Path, capsys: pytes
             show(words, folders=folders)
 
 
-@table(__file__, "explain.md", "Removed for another code", globals())
+@pytest.mark.parametrize(
+    ("name", "stage", "similarity", "threshold"),
+    [
+        ("comment-net", "exact", "1.000", None),
+        ("lexical-net", "lexical", "0.9", 0.9),
+        ("structural-net", "structural", "1.000", 0.95),
+    ],
+)
 def test_removed_for_another_code(
     snapshot: Path, codes: dict[str, str], name: str, stage: str, similarity: str, threshold: float | None
 ) -> None:
@@ -199,25 +187,25 @@ def test_same_code_under_another_name(snapshot: Path, codes: dict[str, str]) -> 
     assert said(told)["also named"] == "base-net: kept"
 
 
-@table(__file__, "explain.md", "Left out", globals())
-def test_left_out(snapshot: Path, name: str, stage: str, outcome: str, reason: str) -> None:
-    told = explain(snapshot, name)
-    labels = said(told)
-    assert (told.facts["stage"], told.facts["canonical"], told.facts["diff"]) == (stage, None, None)
-    assert labels["outcome"] == outcome
-    assert labels["reason"]
-    assert reason in labels["reason"]
-    assert (labels["id"] == "none: the row has no usable code") == (name == "empty-net")
-    assert (told.facts["id"] is None) == (name == "empty-net")
+def test_left_out(snapshot: Path) -> None:
+    for name, stage, outcome, reason in (
+        ("broken-net", "invalid", "it cannot be used", "line 1"),
+        ("empty-net", "invalid", "it cannot be used", "nn_code is missing"),
+        ("elsewhere-net", "filter", "an option of the run left it out", "--dataset"),
+    ):
+        told = explain(snapshot, name)
+        labels = said(told)
+        assert (told.facts["stage"], told.facts["canonical"], told.facts["diff"]) == (stage, None, None)
+        assert labels["outcome"] == f"removed at stage {stage}: {outcome}"
+        assert reason in labels["reason"]
+        assert (labels["id"] == "none: the row has no usable code") == (name == "empty-net")
+        assert (told.facts["id"] is None) == (name == "empty-net")
 
 
 def test_kept_without_accuracy_and_with_a_row_of_no_use(snapshot: Path) -> None:
-    told = explain(snapshot, "far-net")
-    labels = said(told)
-    assert labels["outcome"] == "kept"
+    labels = said(explain(snapshot, "far-net"))
     assert "score" not in labels
-    assert labels["stands for"] == "itself alone"
-    assert labels["row"] == "10"
+    assert (labels["outcome"], labels["stands for"], labels["row"]) == ("kept", "itself alone", "10")
 
 
 def test_facts_are_json_and_lines_are_single(snapshot: Path) -> None:
@@ -228,22 +216,19 @@ def test_facts_are_json_and_lines_are_single(snapshot: Path) -> None:
         assert told == explain(snapshot, name)
 
 
-def test_rescued(network: Callable[..., str], warm: Callable[..., None], tmp_path: Path) -> None:
+def test_rescued(tmp_path: Path) -> None:
     found = {"strong-1": network(ALL), "strong-2": network((6, 8, 4)), "weak-1": network((*ALL, 0))}
     rows = [{"nn": name, "nn_code": code} for name, code in found.items()]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    warm(found.values())
-    curate(open_source(str(tmp_path / "rows.jsonl")), tmp_path / "out", CurateOptions(min_per_prefix=1), jobs=1)
+    curate(MemorySource(rows), tmp_path / "out", CurateOptions(graph="off", min_per_prefix=1), jobs=1)
     told = explain(tmp_path / "out", "weak-1")
-    assert told.facts["rescued"] == "prefix"
-    assert said(told)["outcome"] == "kept (for the support of its prefix)"
+    assert (told.facts["rescued"], said(told)["outcome"]) == ("prefix", "kept (for the support of its prefix)")
     assert explain(tmp_path / "out", "strong-1").facts["canonical"]["name"] == "weak-1"
 
 
-@pytest.mark.parametrize("form", [lambda digest: digest, lambda digest: digest[:7], lambda digest: digest[:20].upper()])
-@pytest.mark.parametrize("name", ["structural", "base"])  # of the base there are several names: the kept one tells
-def test_by_id(snapshot: Path, codes: dict[str, str], form: Callable[[str], str], name: str) -> None:
-    assert explain(snapshot, form(digest_of(codes[name]))) == explain(snapshot, f"{name}-net")
+def test_by_id(snapshot: Path, codes: dict[str, str]) -> None:
+    for name in ("structural", "base"):  # of the base there are several names: the kept one tells
+        digest, told = digest_of(codes[name]), explain(snapshot, f"{name}-net")
+        assert [explain(snapshot, part) == told for part in (digest, digest[:7], digest[:20].upper())] == [True] * 3
 
 
 def test_what_names_several_codes_names_none(snapshot: Path, codes: dict[str, str]) -> None:
@@ -259,12 +244,17 @@ def test_what_names_several_codes_names_none(snapshot: Path, codes: dict[str, st
         assert f"{digest_of(codes[code])[:16]} ambiguous-net (kept)" in message
 
 
-@table(__file__, "explain.md", "Unknown name lists near ones", globals())
-def test_unknown_name_lists_near_ones(snapshot: Path, wanted: str, near: str) -> None:
-    message = error_of(snapshot, wanted)
-    assert message.startswith(f"{wanted!r}: no network of this snapshot has this name")
-    assert message.partition("; near names: ")[2].split(", ")[0] == near
-    assert len(message.partition("; near names: ")[2].split(", ")) <= 5
+def test_unknown_name_lists_near_ones(snapshot: Path) -> None:
+    for wanted, nearest in {
+        "base-nett": "base-net",
+        "BASE-NET": "base-net",
+        "structural": "structural-net",
+        "brokne-net": "broken-net",
+    }.items():
+        message, _, near = error_of(snapshot, wanted).partition("; near names: ")
+        assert message.startswith(f"{wanted!r}: no network of this snapshot has this name")
+        assert near.split(", ")[0] == nearest
+        assert len(near.split(", ")) <= 5
 
 
 def test_nothing_near(snapshot: Path, codes: dict[str, str]) -> None:
@@ -286,27 +276,23 @@ def test_damaged(snapshot: Path, tmp_path: Path, file: str, damage: str) -> None
     assert "lemur verify" in message
 
 
-def told_of(graph: dict[str, Any] | None) -> dict[str, Any]:
-    return {"name": "net", "id": "ab" * 32, "graph": graph}
-
-
-def test_the_graph_is_drawn(tmp_path: Path) -> None:
-    traced = trace(lambda: nn.Conv2d(3, 8, 3), lambda: [torch.rand(2, 3, 8, 8)])
-    row = {"graph": "0" * 64, "error": None, "eval": json.dumps(traced.to_json())}
-    with pytest.raises(UserError, match=r"net\.png: pictures of graphs are SVG; give a name that ends in \.svg"):
-        draw_graph(told_of(row), tmp_path / "net.png")
-    said = draw_graph(told_of(row), tmp_path / "net.svg")
-    assert said == f"{tmp_path / 'net.svg'}: 3 boxes, what it computes in eval mode"
-    assert (tmp_path / "net.svg").read_text().startswith("<?xml")
-
-
-def test_a_graph_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:
+def test_the_graph_is_drawn_or_said_why_not(tmp_path: Path) -> None:
+    traced = trace(lambda: nn.Conv2d(3, 8, 3), lambda: [torch.rand(2, 3, 8, 8)]).to_json()
     other = {"form": 1, "torch": "1.0", "nodes": [], "outputs": [], "writes": []}
-    for row, said in (
-        (None, "net abababababababab: was not traced, so there is no graph to draw"),
-        ({"graph": None, "error": "no_net: none"}, "net abababababababab: has no graph to draw: no_net: none"),
-        ({"graph": "0" * 64, "eval": json.dumps(other)}, "net abababababababab: its graph cannot be read: form 1 of"),
+    good = {"graph": "0" * 64, "error": None, "eval": json.dumps(traced)}
+    for row, name, said in (
+        (good, "net.png", r"net\.png: pictures of graphs are SVG; give a name that ends in \.svg"),
+        (None, "net.svg", "net abababababababab: was not traced, so there is no graph to draw"),
+        (
+            {"graph": None, "error": "no_net: none"},
+            "net.svg",
+            "net abababababababab: has no graph to draw: no_net: none",
+        ),
+        (good | {"eval": json.dumps(other)}, "net.svg", "net abababababababab: its graph cannot be read: form 1 of"),
     ):
         with pytest.raises(UserError, match=said):
-            draw_graph(told_of(row), tmp_path / "net.svg")
+            draw_graph({"name": "net", "id": "ab" * 32, "graph": row}, tmp_path / name)
     assert not list(tmp_path.iterdir())
+    drawn = draw_graph({"name": "net", "id": "ab" * 32, "graph": good}, tmp_path / "net.svg")
+    assert drawn == f"{tmp_path / 'net.svg'}: 3 boxes, what it computes in eval mode"
+    assert (tmp_path / "net.svg").read_text().startswith("<?xml")

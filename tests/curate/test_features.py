@@ -3,12 +3,10 @@
 import importlib
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.model import corpus
@@ -84,7 +82,6 @@ x = None | x = 1j | x: int | x: int = 1 | (x): int | f'{x}' | f'{x!r}' | f'{x:y}
     assert len(digests) == len(codes)
 
 
-@settings(max_examples=150)
 @given(text=st.text(max_size=60), start=st.integers(0, len(CODE)))
 def test_any_text_is_taken(text: str, start: int) -> None:
     with warnings.catch_warnings():
@@ -95,27 +92,18 @@ def test_any_text_is_taken(text: str, start: int) -> None:
         assert "\n" not in found
 
 
-@pytest.fixture
-def deadly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """Work, importable in workers, that ends its process at a code with the word KILL, as a crashing parser would."""
+def test_a_code_that_kills_its_worker_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By work, importable in workers, that ends its process at a word, as a crashing parser would."""
     (tmp_path / "deadly_features.py").write_text(
-        "import os\n"
-        "from curate.model.corpus import code_features\n"
-        "def work(code):\n"
-        "    if 'KILL' in code:\n"
-        "        os._exit(1)\n"
-        "    return code_features(code)\n"
+        "import os\nfrom curate.model.corpus import code_features\n"
+        "def work(code):\n    return os._exit(1) if 'KILL' in code else code_features(code)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module("deadly_features").work
-    del sys.modules["deadly_features"]
-
-
-def test_a_code_that_kills_its_worker_is_told(deadly: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    deadly = importlib.import_module("deadly_features").work
+    monkeypatch.setitem(sys.modules, "deadly_features", sys.modules.pop("deadly_features"))  # for this test alone
     monkeypatch.setattr(corpus, "_CHUNK_CODES", 2)
     codes = [(bytes([i]), f"x{i} = {i}\n") for i in range(9)]
-    codes[3] = (bytes([3]), "KILL = 1\n")
-    codes[8] = (bytes([8]), "y = 'KILL'\n")
+    codes[3], codes[8] = (bytes([3]), "KILL = 1\n"), (bytes([8]), "y = 'KILL'\n")
     results = [item for result in map_codes(deadly, iter(codes), 2) for item in result]
     assert [digest for digest, _ in results] == [digest for digest, _ in codes]
     for (digest, code), (_, found) in zip(codes, results, strict=True):

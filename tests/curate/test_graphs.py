@@ -78,11 +78,11 @@ CODES = {
 }
 
 
-def rows(codes: dict[str, str]) -> list[dict[str, Any]]:
-    prm = json.dumps({"lr": 0.1, "batch": 4, "transform": "norm_32"})
+def rows(codes: dict[str, str], **prm: Any) -> list[dict[str, Any]]:
+    stated = json.dumps({"lr": 0.1, "batch": 4, "transform": "norm_32", **prm})
     about = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1, "duration": 1.0}
     return [
-        about | {"nn": name, "nn_code": code, "accuracy": 0.9 - 0.1 * place, "prm": prm}
+        about | {"nn": name, "nn_code": code, "accuracy": 0.9 - 0.1 * place, "prm": stated}
         for place, (name, code) in enumerate(codes.items())
     ]
 
@@ -98,21 +98,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Graphs, Path]:
     return {mode: folder / mode for mode in modes}
 
 
-def decisions(folder: Path) -> dict[str, dict[str, Any]]:
-    return {row["nn"]: row for row in pq.read_table(folder / "decisions.parquet").to_pylist()}
+def by_name(folder: Path, table: str) -> dict[str, dict[str, Any]]:
+    return {row["nn"]: row for row in pq.read_table(folder / table).to_pylist()}
 
 
 def test_what_computes_the_same_is_one(folders: dict[Graphs, Path]) -> None:
-    found = decisions(folders["survivors"])
+    found = by_name(folders["survivors"], "decisions.parquet")
     removed = found["b-by-hand"]
-    assert (removed["stage"], removed["reason"], removed["agreement"]) == (
-        "graph",
-        "computes what a-sequential computes",
-        "same",
-    )
-    assert removed["canonical"] == found["a-sequential"]["id"]
+    told = ("graph", "computes what a-sequential computes", "same", found["a-sequential"]["id"])
+    assert tuple(removed[name] for name in ("stage", "reason", "agreement", "canonical")) == told
     assert [name for name, row in found.items() if row["kept"]] == ["a-sequential", "c-wide", "d-other", "e-fails"]
-    assert all(row["kept"] for row in decisions(folders["off"]).values())
+    assert all(row["kept"] for row in by_name(folders["off"], "decisions.parquet").values())
+    shown = explain(folders["survivors"], "b-by-hand")
+    assert shown.facts["graph_difference"]["agreement"] == "same"
+    assert "computation both compute the same" in "\n".join(shown.lines)
+    assert "never runs: Unused" in "\n".join(shown.lines)
 
 
 @pytest.mark.parametrize("mode", ["survivors", "all", "keep-different", "off"])
@@ -122,46 +122,30 @@ def test_the_folder_proves_itself(folders: dict[Graphs, Path], mode: Graphs) -> 
     assert any(check.name == "graphs" for check in checks) == (mode != "off")
 
 
-def test_columns_say_what_a_network_computes(folders: dict[Graphs, Path]) -> None:
-    records = {
-        row["nn"]: row
-        for path in sorted(folders["survivors"].glob("data/records/*.parquet"))
-        for row in pq.read_table(path).to_pylist()
-    }
-    assert records["a-sequential"]["graph_widths"] == records["c-wide"]["graph_widths"]
-    assert records["a-sequential"]["split"] == records["c-wide"]["split"]
-    assert records["a-sequential"]["graph"] != records["c-wide"]["graph"]
-    assert records["d-other"]["dead_classes"] == ["Unused"]
-    assert records["d-other"]["unused_parameters"] == ["never"]
-    assert (records["e-fails"]["graph"], records["e-fails"]["runs"]) == (None, False)
-    assert records["e-fails"]["runs_error"].startswith("forward_failed: ")
-    graphs = {row["id"]: row for row in pq.read_table(folders["survivors"] / "graphs.parquet").to_pylist()}
-    assert graphs[records["a-sequential"]["id"]]["in_shape"] == [3, 3, 256, 256]
-    assert graphs[records["a-sequential"]["id"]]["route"] == "meta"
-    costs = {row["nn"]: row for row in pq.read_table(folders["survivors"] / "networks.parquet").to_pylist()}
-    assert costs["a-sequential"]["parameters"] == (27 * 8 + 8) + 2 * 8 + (8 * 10 + 10)
-    assert costs["a-sequential"]["multiply_adds"] == 256 * 256 * 27 * 8 + 8 * 10
-
-
-def test_report_and_card_count_them(folders: dict[Graphs, Path]) -> None:
-    manifest = read_manifest(folders["survivors"])
+def test_tables_report_and_card_say_what_networks_compute(folders: dict[Graphs, Path]) -> None:
+    folder = folders["survivors"]
+    records = by_name(folder, "data/records")
+    plain, wide, other, fails = (records[name] for name in ("a-sequential", "c-wide", "d-other", "e-fails"))
+    assert (plain["graph_widths"], plain["split"]) == (wide["graph_widths"], wide["split"])
+    assert plain["graph"] != wide["graph"]
+    assert (other["dead_classes"], other["unused_parameters"]) == (["Unused"], ["never"])
+    assert (fails["graph"], fails["runs"]) == (None, False)
+    assert fails["runs_error"].startswith("forward_failed: ")
+    graphs = {row["id"]: row for row in pq.read_table(folder / "graphs.parquet").to_pylist()}
+    assert graphs[plain["id"]]["in_shape"] == [3, 3, 256, 256]
+    assert graphs[plain["id"]]["route"] == "meta"
+    costs = by_name(folder, "networks.parquet")["a-sequential"]
+    assert costs["parameters"] == (27 * 8 + 8) + 2 * 8 + (8 * 10 + 10)
+    assert costs["multiply_adds"] == 256 * 256 * 27 * 8 + 8 * 10
+    manifest = read_manifest(folder)
     assert manifest.parameters["graph"] == "survivors"
     assert manifest.counts["graphs"] == {
         "traced": 4, "measured": 3, "faults": [], "not_traced": {"forward_failed": 1}, "missing_packages": {}, "kept": 3, "distinct": 3,
         "distinct_up_to_widths": 2,
     }  # fmt: skip
-    report = (folders["survivors"] / "report.md").read_text()
-    assert (
-        "- kept records with a graph: 3\n- different computations of these: 3\n- different up to widths: 2\n" in report
-    )
+    counted = "- kept records with a graph: 3\n- different computations of these: 3\n- different up to widths: 2\n"
+    assert counted in (folder / "report.md").read_text()
     assert "Graphs were not compared" in (folders["off"] / "README.md").read_text()
-
-
-def test_explain_tells_how_two_graphs_differ(folders: dict[Graphs, Path]) -> None:
-    told = explain(folders["survivors"], "b-by-hand")
-    assert told.facts["graph_difference"]["agreement"] == "same"
-    assert "computation both compute the same" in "\n".join(told.lines)
-    assert "never runs: Unused" in "\n".join(told.lines)
 
 
 def test_without_a_sandbox_the_stage_is_left_out_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +167,7 @@ def test_without_a_sandbox_the_stage_is_left_out_loudly(tmp_path: Path, monkeypa
 
 
 def test_verify_compares_the_runtime_of_the_graphs(folders: dict[Graphs, Path], tmp_path: Path) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(folders["survivors"], folder)
+    folder = Path(shutil.copytree(folders["survivors"], tmp_path / "copy"))
     (graphs,) = [check for check in verify(folder) if check.name == "graphs"]
     assert graphs.ok
     assert graphs.detail.endswith(f"traced with torch {importlib.metadata.version('torch')}")
@@ -221,109 +204,63 @@ class Net(nn.Module):
     def learn(self, data):
         pass
 """
+PLAIN = NET.format(body="x = self.norm(self.stem(x)).relu()")
 UNFOLDED = """patches = F.unfold(x, 3, padding=1)
         rows = self.stem.weight.flatten(1) @ patches
         x = torch.relu(self.norm(rows.unflatten(-1, x.shape[2:])))"""
-BODIES = {
-    "a-plain": "x = self.norm(self.stem(x)).relu()",
-    "b-unfolded": UNFOLDED,
-    "c-bounded": "x = self.norm(self.stem(x)).clamp(0.0, 6.0)",
+DROPS = PLAIN.replace("super().__init__()", "super().__init__()\n        self.drop = prm['dropout']").replace(
+    "x.mean((2, 3))", "F.dropout({}, self.drop, self.training)"
+)
+NUMBERS = {
+    "a-plain": PLAIN,
+    "b-unfolded": NET.format(body=UNFOLDED),
+    "c-bounded": NET.format(body="x = self.norm(self.stem(x)).clamp(0.0, 6.0)"),
+    #: It takes images of 256 x 256 alone, so its numbers are of other sizes, which merge nothing and are no fault.
+    "d-window": PLAIN.replace("x.mean((2, 3))", "F.avg_pool2d(x, 256).flatten(1)"),
+    #: What is drawn in training alone is no part of eval mode: its graph is unique to its code.
+    "e-draws": PLAIN.replace("import torch\n", "import random\nimport torch\n", 1).replace(
+        "x = self", "x = x * random.random() if self.training else x\n        x = self", 1
+    ),
+    #: An activation that changes nothing after another one is in its graph; a dropout changes what training does.
+    "f-twin": PLAIN.replace(".relu()", ".relu()\n        x = F.dropout(F.leaky_relu(x), 0.5, self.training)"),
 }
-NUMBERS = {name: NET.format(body=body) for name, body in BODIES.items()}
-#: The first takes images of 256 x 256 alone.
-POOLS = {"a-window": "F.avg_pool2d(x, 256).flatten(1)", "b-mean": "x.mean((2, 3))"}
+#: Rates that records state: the same computation, but for 0.
+RATES = {0.1225: "x.mean((2, 3))", 0.1185: "torch.mean(x, (2, 3))", 0.0: "x.mean(3).mean(2)"}
 
 
-OPTIONS = CurateOptions(lexical_threshold=1.0, structural_threshold=1.0)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("behavior") / "snapshot"
-    curate(MemorySource(rows(NUMBERS)), out, OPTIONS)
-    return out
-
-
-def test_equal_numbers_are_one_computation(folder: Path) -> None:
-    found = decisions(folder)
-    assert {name: row["stage"] for name, row in found.items()} == {
-        "a-plain": None,
-        "b-unfolded": "graph",
-        "c-bounded": None,
+def test_equal_numbers_are_one_computation(tmp_path: Path) -> None:
+    given = rows(NUMBERS)
+    for rate, pooled in RATES.items():
+        given += rows({f"net-{rate}": DROPS.format(pooled)}, dropout=rate)
+    options = CurateOptions(lexical_threshold=1.0, structural_threshold=1.0)
+    curate(MemorySource(given), tmp_path / "out", options)
+    found = by_name(tmp_path / "out", "decisions.parquet")
+    assert {name: row["reason"] for name, row in found.items() if row["stage"] == "graph"} == {
+        **dict.fromkeys(("b-unfolded", "net-0.0"), "computes what a-plain computes: other operations, equal numbers"),
+        "net-0.1225": "computes what net-0.1185 computes",  # of equal scores the smallest id
     }
-    removed = found["b-unfolded"]
-    assert removed["reason"] == "computes what a-plain computes: other operations, equal numbers"
-    assert removed["agreement"] == "same"
-    graphs = {row["id"]: row for row in pq.read_table(folder / "graphs.parquet").to_pylist()}
-    plain, unfolded, bounded = (graphs[found[name]["id"]] for name in BODIES)
+    assert sum(row["kept"] for row in found.values()) == len(found) - 3
+    assert found["b-unfolded"]["agreement"] == "same"
+    graphs = {row["id"]: row for row in pq.read_table(tmp_path / "out" / "graphs.parquet").to_pylist()}
+    plain, unfolded, bounded, window, draws, twin = (graphs[found[name]["id"]] for name in NUMBERS)
     assert plain["graph"] != unfolded["graph"]
     assert plain["behavior"] == unfolded["behavior"] is not None
     assert bounded["behavior"] not in (None, plain["behavior"])
-    assert read_manifest(folder).counts["graphs"]["distinct"] == 2
-    costs = {row["nn"]: row["multiply_adds"] for row in pq.read_table(folder / "networks.parquet").to_pylist()}
-    assert costs["a-plain"] == costs["b-unfolded"] == 256 * 256 * 27 * 8 + 8 * 10
-    checks = verify(folder, jobs=1)
-    assert [check for check in checks if not check.ok] == []
-    assert any("the numbers of 2, too" in check.detail for check in checks)
-
-
-def test_numbers_of_other_sizes_merge_nothing_and_are_no_fault(tmp_path: Path) -> None:
-    plain, *_ = rows(NUMBERS)
-    spelled = [
-        plain | {"nn": name, "nn_code": plain["nn_code"].replace("x.mean((2, 3))", pool)}
-        for name, pool in POOLS.items()
-    ]
-    curate(MemorySource(spelled), tmp_path / "pools", OPTIONS)
-    stages = {name: row["stage"] for name, row in decisions(tmp_path / "pools").items()}
-    assert stages == {"a-window": None, "b-mean": None}
-    behaviors = pq.read_table(tmp_path / "pools/graphs.parquet")["behavior"].to_pylist()
-    assert {text.partition("@")[2] for text in behaviors} == {
-        "3x3x256x256,3x3x256x256",
-        "3x3x32x32,2x3x256x32,2x3x32x256",
-    }
-    assert read_manifest(tmp_path / "pools").counts["graphs"]["faults"] == []
-    assert [check for check in verify(tmp_path / "pools", jobs=1) if not check.ok] == []
-
-
-def test_a_rate_that_a_record_states_is_no_part_of_its_computation(tmp_path: Path) -> None:
-    plain, *_ = rows(NUMBERS)
-    code = plain["nn_code"].replace("x.mean((2, 3))", "F.dropout({}, self.drop, self.training)")
-    code = code.replace("super().__init__()", "super().__init__()\n        self.drop = prm['dropout']")
-    dropped = [
-        plain | {"nn": f"net-{rate}", "nn_code": code.format(name), "prm": json.dumps({"dropout": rate, "batch": 4})}
-        for name, rate in (("x.mean((2, 3))", 0.1225), ("torch.mean(x, (2, 3))", 0.1185), ("x.mean(3).mean(2)", 0.0))
-    ]
-    curate(MemorySource(dropped), tmp_path / "rates", OPTIONS)
-    stages = {name: row["stage"] for name, row in decisions(tmp_path / "rates").items()}
-    assert stages == {"net-0.1225": "graph", "net-0.1185": None, "net-0.0": None}  # of equal scores the smallest id
-
-
-def test_what_is_drawn_in_training_alone_is_no_part_of_eval_mode(tmp_path: Path) -> None:
-    """Its graph is unique to its code, and in eval mode it is what another network is: they share a split."""
-    plain, *_ = rows(NUMBERS)
-    code = plain["nn_code"].replace("import torch\n", "import random\nimport torch\n", 1)
-    code = code.replace("x = self", "x = x * random.random() if self.training else x\n        x = self", 1)
-    curate(MemorySource([plain, plain | {"nn": "drawing", "nn_code": code}]), tmp_path / "drawn", OPTIONS)
-    records = pq.read_table(tmp_path / "drawn/data/records").to_pylist()
-    assert len(records) == 2
-    assert len({row["graph"] for row in records}) == 2
-    assert len({row["cluster"] for row in records}) == 1
-    graphs = pq.read_table(tmp_path / "drawn/graphs.parquet")
-    assert len(set(graphs["graph_eval"].to_pylist())) == 1
-    assert [check for check in verify(tmp_path / "drawn", jobs=1) if not check.ok] == []
-
-
-def test_equal_numbers_in_eval_mode_alone_share_a_split(tmp_path: Path) -> None:
-    """An activation that changes nothing after another one is in its graph; a dropout changes what training does."""
-    plain, *_ = rows(NUMBERS)
-    twin = plain["nn_code"].replace(".relu()", ".relu()\n        x = F.dropout(F.leaky_relu(x), 0.5, self.training)")
-    curate(MemorySource([plain, plain | {"nn": "twin", "nn_code": twin}]), tmp_path / "twins", OPTIONS)
-    graphs = pq.read_table(tmp_path / "twins/graphs.parquet").to_pylist()
+    sizes = ["3x3x32x32,2x3x256x32,2x3x32x256", "3x3x256x256,3x3x256x256"]
+    assert [row["behavior"].partition("@")[2] for row in (plain, window)] == sizes
+    assert (plain["graph"] != draws["graph"], plain["graph_eval"]) == (True, draws["graph_eval"])
     names = ("graph", "graph_widths", "graph_eval", "behavior", "behavior_eval")
-    assert [len({row[name] for row in graphs}) for name in names] == [2, 2, 2, 2, 1]
-    records = pq.read_table(tmp_path / "twins/data/records").to_pylist()
-    assert (len(records), len({row["cluster"] for row in records})) == (2, 1)
-    assert [check for check in verify(tmp_path / "twins", jobs=1) if not check.ok] == []
+    assert [plain[name] == twin[name] for name in names] == [False, False, False, False, True]
+    counts = read_manifest(tmp_path / "out").counts["graphs"]
+    assert (counts["distinct"], counts["faults"]) == (6, [])
+    costs = by_name(tmp_path / "out", "networks.parquet")
+    assert costs["a-plain"]["multiply_adds"] == costs["b-unfolded"]["multiply_adds"] == 256 * 256 * 27 * 8 + 8 * 10
+    records = by_name(tmp_path / "out", "data/records")
+    assert len({records[name]["cluster"] for name in ("a-plain", "e-draws", "f-twin")}) == 1
+    checks = verify(tmp_path / "out", jobs=1)
+    assert [check for check in checks if not check.ok] == []
+    (detail,) = [check.detail for check in checks if check.name == "graphs"]
+    assert "; the numbers of 5, too" in detail, "its draw leaves one without"
 
 
 @pytest.mark.parametrize(

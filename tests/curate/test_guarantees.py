@@ -6,7 +6,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from curate.model.corpus import Features, code_features
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from manifests.folders.manifest import write_manifest
+from tests.curate.conftest import MemorySource, network
 
 Row = dict[str, Any]
 
@@ -53,7 +54,7 @@ class Pool:
     """A few hundred small networks: chains of small changes, the same layers in another order, the same network in
     other words; and codes that cannot be used. Examples draw from it, so that features are worked out once."""
 
-    def __init__(self, network: Callable[..., str]) -> None:
+    def __init__(self) -> None:
         dice = random.Random(7)
         self.codes: list[str] = []
         for start in range(4):
@@ -101,12 +102,15 @@ class Pool:
         same = self.views[a].features.tree == self.views[b].features.tree
         return same or lexical >= options.lexical_threshold or structural >= options.structural_threshold
 
+    def tied(self, a: str, b: str) -> bool:
+        """Whether two codes must be in one split."""
+        same = self.views[a].features.fingerprint == self.views[b].features.fingerprint
+        return same or self.similarities(a, b)[0] >= 0.70
+
 
 @pytest.fixture(scope="session")
-def pool(network: Callable[..., str], warm: Callable[..., None], curator_cache: object) -> Pool:
-    made = Pool(network)
-    warm(made.codes)
-    return made
+def pool(curator_cache: object) -> Pool:
+    return Pool()
 
 
 POOL_SIZE = 4 * 39 + 4 + len(INVALID)
@@ -135,22 +139,16 @@ OPTIONS = st.fixed_dictionaries(
         "structural_threshold": st.sampled_from([0.95, 0.9, 1.0]),
         "prefer": st.sampled_from([(), ("FractalNet",), ("ast", "alt-nn")]),
         "seed": st.sampled_from([42, 7]),
+        "upweight": st.just((("FractalNet", 3.0), ("ga-1", 0.5), ("ga", 2.0))),
     }
 )
 
-NO_SUPPORT: dict[str, Any] = {"min_per_prefix": 0, "topup_prefix": (), "topup_per_prefix": 4}
-
-SUPPORT = st.one_of(
-    st.sampled_from([(prefix,) for prefix in ("ga", "ast", "alt", "FractalNet")]).map(
-        lambda prefix: NO_SUPPORT | {"topup_prefix": prefix}
-    ),
-    st.fixed_dictionaries(
-        {
-            "min_per_prefix": st.sampled_from([0, 1, 2]),
-            "topup_prefix": st.sampled_from([(), ("ga",), ("ast", "alt"), ("none",)]),
-            "topup_per_prefix": st.sampled_from([2, 4]),
-        }
-    ),
+SUPPORT = st.fixed_dictionaries(
+    {
+        "min_per_prefix": st.sampled_from([0, 0, 1, 2]),
+        "topup_prefix": st.sampled_from([(), ("ga",), ("ast",), ("alt",), ("FractalNet",), ("ast", "alt"), ("none",)]),
+        "topup_per_prefix": st.sampled_from([2, 4]),
+    }
 )
 
 
@@ -206,8 +204,8 @@ def score(code: str, rows: Sequence[Row]) -> float | None:
     return (sum(m * w for m, w in zip(means, weights, strict=True)) + 0.5) / (sum(weights) + 1)
 
 
-def best_first(rows: Sequence[Row], pool: Pool, options: Any) -> list[str]:
-    """Distinct codes of the usable rows, best first: preferred prefix, from scratch, score, name, id."""
+def best_first(rows: Sequence[Row], pool: Pool, options: Any) -> dict[str, str]:
+    """Distinct codes of the usable rows, best first: preferred prefix, from scratch, score, name, id. Returns: names."""
     known = usable(rows, pool)
 
     def preference(name: str) -> int:
@@ -219,18 +217,15 @@ def best_first(rows: Sequence[Row], pool: Pool, options: Any) -> list[str]:
         key = (preference(row["nn"]), -mark if mark is not None else 1.0, row["nn"])
         shown[row["nn_code"]] = min(shown.get(row["nn_code"], key), key)
 
-    marks = {code: score(code, known) for code in shown}
-
     def rank(code: str) -> tuple[Any, ...]:
-        preferred, _, name = shown[code]
-        mark = marks[code]
+        (preferred, _, name), mark = shown[code], score(code, known)
         minus_score = 1.0 if mark is None else -round(mark, 12)
         return preferred, bool(pool.views[code].features.pretrained), minus_score, name, pool.views[code].id
 
-    return sorted(shown, key=rank)
+    return {code: shown[code][2] for code in sorted(shown, key=rank)}
 
 
-def greedy(order: Sequence[str], pool: Pool, options: Any) -> list[str]:
+def greedy(order: Iterable[str], pool: Pool, options: Any) -> list[str]:
     kept: list[str] = []
     for code in order:
         if not any(pool.near(code, other, options) for other in kept):
@@ -275,24 +270,20 @@ def check_independent_and_maximal(result: Any, pool: Pool) -> None:
             assert found >= threshold[decision.stage]
 
 
-def check_no_leakage(result: Any, pool: Pool) -> None:
-    """Guarantee 4, and that a cluster is a connected component, named by its smallest id."""
-    kept = result.kept
-    group = {code: code for code in kept}
-    for a, b in itertools.combinations(kept, 2):
-        same_fingerprint = pool.views[a].features.fingerprint == pool.views[b].features.fingerprint
-        if pool.similarities(a, b)[0] >= 0.70 or same_fingerprint:
-            assert result.split_of(a) == result.split_of(b), "leakage"
-            old, new = group[a], group[b]
-            group = {code: new if member == old else member for code, member in group.items()}
-    for code in kept:
-        members = [other for other in kept if group[other] == group[code]]
+def check_clusters(result: Any, pool: Pool) -> None:
+    """A cluster is a connected component of what is kept, named by its smallest id."""
+    group = {code: {code} for code in result.kept}
+    for a, b in itertools.combinations(result.kept, 2):
+        if pool.tied(a, b):
+            joined = group[a] | group[b]
+            group |= dict.fromkeys(joined, joined)
+    for code, members in group.items():
         smallest = min(pool.views[other].id for other in members)
         assert result.outcome.clusters[result.number(code)] == smallest[:16]
 
 
-def check_no_leakage_in_the_whole_corpus(result: Any, pool: Pool) -> None:
-    """No code is near to one of another split, kept or not; one without a split is near to two."""
+def check_no_leakage(result: Any, pool: Pool) -> None:
+    """Guarantee 4: no code is near to one of another split, kept or not; one without a split is near to two."""
     whole, number = result.outcome.whole, result.number
     codes = sorted({row["nn_code"] for row in usable(result.rows, pool)})
     assert set(result.outcome.rows) == {number(code) for code in codes}
@@ -304,13 +295,7 @@ def check_no_leakage_in_the_whole_corpus(result: Any, pool: Pool) -> None:
     }
     near: dict[str, set[str]] = {code: set() for code in codes}
     for a, b in itertools.combinations(codes, 2):
-        same_fingerprint = pool.views[a].features.fingerprint == pool.views[b].features.fingerprint
-        if (
-            pool.similarities(a, b)[0] >= 0.70
-            or same_fingerprint
-            or b == canonical_of.get(a)
-            or a == canonical_of.get(b)
-        ):
+        if pool.tied(a, b) or b == canonical_of.get(a) or a == canonical_of.get(b):
             near[a].add(b)
             near[b].add(a)
     group = {code: whole.groups.get(number(code)) for code in codes}
@@ -350,8 +335,8 @@ def check_every_row_decided(result: Any, pool: Pool) -> None:
 
 def check_all(result: Any, pool: Pool) -> None:
     check_independent_and_maximal(result, pool)
+    check_clusters(result, pool)
     check_no_leakage(result, pool)
-    check_no_leakage_in_the_whole_corpus(result, pool)
     check_every_row_decided(result, pool)
 
 
@@ -366,9 +351,17 @@ def test_best_first_maximal_independent_set(pool: Pool, curated: Any, drawn: lis
     for row, decision in zip(result.rows, result.decisions, strict=True):
         if decision.stage in ("exact", "lexical", "structural"):
             assert place[result.canonical(decision)] <= place[row["nn_code"]], "removed by one that it outranks"
-    for code in result.kept:
+    for code, name in zip(result.kept, result.kept_names(), strict=True):
         known = usable(result.rows, pool)
         assert result.outcome.scores[result.number(code)] == pytest.approx(score(code, known))
+        factor = next((factor for prefix, factor in chosen["upweight"] if starts_with(name, prefix)), 1.0)
+        assert result.outcome.weights[result.number(code)] == factor
+    sets = {pool.views[code].shingles for code in order}
+    near = [a for a, b in itertools.combinations(sets, 2) if jaccard(a, b) >= result.options.lexical_threshold]
+    stated = result.outcome.details["lsh"]
+    assert stated["pairs"] == stated["found"] == len(near)
+    assert stated["recall"] == 1.0
+    assert stated["sets_asked"] == stated["sets"] == len(sets)
 
 
 def test_the_pool_holds_every_kind_of_relation(pool: Pool) -> None:
@@ -392,6 +385,10 @@ def test_order_does_not_matter(
     dice.shuffle(places)
     one = curated(rows, **chosen, **support)
     two = curated([rows[place] for place in places], batch_rows=3, **chosen, **support)
+    with pytest.MonkeyPatch.context() as patch:  # where the exact join would take too long, LSH finds the same groups
+        patch.setattr("lemur_core.similarity.join.MAX_SETS", 2)
+        large = curated(two.rows, **chosen, **support)
+    assert (large.kept, large.outcome.whole.splits) == (two.kept, two.outcome.whole.splits)
     assert one.kept == two.kept
     assert one.outcome.notes == two.outcome.notes
     assert one.outcome.details == two.outcome.details
@@ -411,20 +408,8 @@ def test_order_does_not_matter(
     assert fates(one) == fates(two)
 
 
-@given(drawn=ROWS, chosen=OPTIONS)
-def test_no_leakage_in_large_corpora(pool: Pool, curated: Any, drawn: list[Row], chosen: dict[str, Any]) -> None:
-    """Where the exact join would take too long, groups are found by LSH, and are the same."""
-    rows = with_codes(drawn, pool)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lemur_core.similarity.join.MAX_SETS", 2)
-        large = curated(rows, **chosen)
-    check_all(large, pool)
-    small = curated(rows, **chosen)
-    assert (large.kept, large.outcome.whole.splits) == (small.kept, small.outcome.whole.splits)
-
-
 def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
-    curated: Callable[..., Any], network: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    curated: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chains of small changes, from one group to another, whose ends may be kept in different splits."""
     dice = random.Random(11)
@@ -439,33 +424,6 @@ def test_a_corpus_too_large_for_an_exact_join_is_split_alike(
         assert curated(rows, graph="off", seed=seed, lexical_threshold=0.75).outcome.whole.splits == expected.splits
 
 
-@given(drawn=ROWS, chosen=OPTIONS)
-def test_all_pairs_are_found(pool: Pool, curated: Any, drawn: list[Row], chosen: dict[str, Any]) -> None:
-    result = curated(with_codes(drawn, pool), **chosen)
-    sets = {pool.views[code].shingles for code in best_first(result.rows, pool, result.options)}
-    near = [a for a, b in itertools.combinations(sets, 2) if jaccard(a, b) >= result.options.lexical_threshold]
-    stated = result.outcome.details["lsh"]
-    assert stated["pairs"] == stated["found"] == len(near)
-    assert stated["recall"] == 1.0
-    assert stated["sets_asked"] == stated["sets"] == len(sets)
-
-
-def members(result: Any, pool: Pool, *, prefix: str = "", family: str = "") -> list[str]:
-    found = []
-    for code in best_first(result.rows, pool, result.options):
-        shown = min(
-            (row for row in usable(result.rows, pool) if row["nn_code"] == code),
-            key=lambda row: (
-                next((i for i, p in enumerate(result.options.prefer) if starts_with(row["nn"], p)), 99),
-                -(standing(row, usable(result.rows, pool)) or -1.0),
-                row["nn"],
-            ),
-        )
-        if (prefix and starts_with(shown["nn"], prefix)) or (family and pool.views[code].features.family == family):
-            found.append(code)
-    return found
-
-
 @pytest.mark.slow
 @settings(max_examples=50)
 @given(drawn=ROWS, chosen=OPTIONS, support=SUPPORT)
@@ -473,15 +431,13 @@ def test_support_keeps_the_guarantees(pool: Pool, curated: Any, drawn: list[Row]
     rows = with_codes(drawn, pool)
     result, plain = curated(rows, **chosen, **support), curated(rows, **chosen)
     check_all(result, pool)
-    asked: list[tuple[str, list[str], int]] = []
+    order = best_first(rows, pool, result.options)
+    asked = [(prefix, support["topup_per_prefix"]) for prefix in support["topup_prefix"]]
     if support["min_per_prefix"]:
-        order = best_first(rows, pool, result.options)
-        names = {row["nn"] for row in usable(rows, pool) if row["nn_code"] in order}
-        for prefix in chosen["prefer"] or sorted({name.split("-")[0] for name in names}):
-            asked.append((f"prefix {prefix}:", members(result, pool, prefix=prefix), support["min_per_prefix"]))
-    for prefix in support["topup_prefix"]:
-        asked.append((f"prefix {prefix}:", members(result, pool, prefix=prefix), support["topup_per_prefix"]))
-    for label, group, minimum in asked:
+        named = chosen["prefer"] or {row["nn"].split("-")[0] for row in usable(rows, pool)}
+        asked += [(prefix, support["min_per_prefix"]) for prefix in sorted(named)]
+    for prefix, minimum in asked:
+        label, group = f"prefix {prefix}:", [code for code, name in order.items() if starts_with(name, prefix)]
         kept = sum(code in group for code in result.kept)
         note = [note for note in result.outcome.notes if label in note and f"{minimum} required" in note]
         told = any(f"{label} {kept} kept" in text for text in note)
@@ -499,48 +455,16 @@ def test_support_keeps_the_guarantees(pool: Pool, curated: Any, drawn: list[Row]
         assert result.kept == plain.kept
 
 
-@given(drawn=ROWS, include=st.sampled_from([("ga",), ("fractalnet", "alt-nn"), ("rag",), ("nothing",)]))
-def test_include_filters_by_whole_segments(pool: Pool, curated: Any, drawn: list[Row], include: Any) -> None:
-    rows = with_codes(drawn, pool)
-    result = curated(rows, include=include)
-    check_every_row_decided(result, pool)
-    wanted = [row for row in rows if any(starts_with(row["nn"], prefix) for prefix in include)]
-    for row, decision in zip(rows, result.decisions, strict=True):
-        if row["nn_code"] in pool.views:
-            assert (decision.stage == "filter") == (row not in wanted)
-            if decision.stage == "filter":
-                assert "--include" in decision.reason
-                assert include[0] in decision.reason
-    assert all(any(starts_with(name, prefix) for prefix in include) for name in result.kept_names())
-    if usable(wanted, pool):
-        # scores compare with the whole field, so the order, and with it the choice, may differ from that of the rest
-        check = [row for row in rows if row in wanted]
-        assert bool(result.kept) == bool(usable(check, pool))
-
-
-@given(drawn=ROWS)
-def test_weights(pool: Pool, curated: Any, drawn: list[Row]) -> None:
-    factors = {"FractalNet": 3.0, "ga-1": 0.5, "ga": 2.0}
-    result = curated(with_codes(drawn, pool), upweight=tuple(factors.items()))
-    for number, name in zip(result.outcome.kept, result.kept_names(), strict=True):
-        expected = next((factor for prefix, factor in factors.items() if starts_with(name, prefix)), 1.0)
-        assert result.outcome.weights[number] == expected
-
-
 def test_networks_without_layers(pool: Pool, curated: Any) -> None:
     """Codes that call nothing have nothing to compare by structure; only their tokens count."""
-    result = curated(
-        [
-            {"nn": f"n-{i}", "nn_code": code}
-            for i, code in enumerate([*pool.codes[-len(INVALID) - 4 :][1:4], "x = 1", "import os"])
-        ]
-    )
+    codes = [*pool.codes[-len(INVALID) - 4 :][1:4], "x = 1", "import os"]
+    result = curated([{"nn": f"n-{place}", "nn_code": code} for place, code in enumerate(codes)])
     assert [decision.reason for decision in result.decisions[3:]] == ["defines no nn.Module"] * 2
     assert len(result.kept) == 3
     assert len(set(result.outcome.splits.values())) == 1  # but their (empty) fingerprints are equal
 
 
-def test_a_top_up_takes_what_is_farthest(curated: Callable[..., Any], network: Callable[..., str]) -> None:
+def test_a_top_up_takes_what_is_farthest(curated: Callable[..., Any]) -> None:
     """Of two removed ones that would raise a prefix: the better scored is like its kept one, the other is not."""
     kept = [n % 12 for n in range(20)]
     near, far = [*kept[:10], *[0, 1, 2] * 4], [9, 10, 11, 3] * 5
@@ -554,25 +478,18 @@ def test_a_top_up_takes_what_is_farthest(curated: Callable[..., Any], network: C
     assert [decision.rescued for decision in topped_up.decisions] == [None, None, None, None, "topup"]
 
 
-def test_what_the_fingerprints_do_not_see_is_told(curated: Any, network: Callable[..., str]) -> None:
+def test_what_the_fingerprints_do_not_see_is_told(curated: Any) -> None:
     """Another activation, width or depth looks the same to the published tokens. The reason says so."""
-    blocks = [0, 1, 4, 0, 1, 4]
-    relu = network(blocks)
-    gelu = relu.replace("torch.relu(", "torch.nn.functional.gelu(").replace("torch.nn.functional.", "torch.")
-    deeper = network([*blocks, 0, 1, 4])
-    for other in (gelu, deeper):
-        rows = [{"nn": "a-1", "nn_code": relu}, {"nn": "a-2", "nn_code": other}]
-        abstract = curated(rows)
+    relu = network([0, 1, 4] * 2)
+    for other in (relu.replace("torch.relu(", "torch.gelu("), network([0, 1, 4] * 3)):
+        abstract = curated([{"nn": "a-1", "nn_code": relu}, {"nn": "a-2", "nn_code": other}])
         assert abstract.kept_names() == ["a-1"]
         assert abstract.decisions[1].reason == "same shingles as a-1; names, numbers or repetitions differ"
 
 
-def test_verify_sees_each_broken_law(
-    network: Callable[..., str], memory_source: Any, warm: Callable[..., None], tmp_path: Path
-) -> None:
+def test_verify_sees_each_broken_law(tmp_path: Path) -> None:
     """Of folders that were made with other thresholds than they state, or than splits are made with."""
     codes = [network(range(12)), network([*range(12), 0]), network([6, 8, 4])]
-    warm(codes)
     rows = [{"nn": f"n-{number}", "nn_code": code} for number, code in enumerate(codes)]
 
     for law, made, stated, leak in (
@@ -583,7 +500,7 @@ def test_verify_sees_each_broken_law(
         options = CurateOptions(graph="off", lexical_threshold=made, structural_threshold=1.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("curate.model.splits.LEAK_THRESHOLD", leak)
-            manifest = curate(memory_source(rows), tmp_path / law, options, jobs=1)
+            manifest = curate(MemorySource(rows), tmp_path / law, options, jobs=1)
         parameters = manifest.parameters | {"lexical_threshold": stated}
         write_manifest(tmp_path / law, manifest.model_copy(update={"parameters": parameters}))
         wrong = {check.name for check in verify(tmp_path / law, jobs=1) if not check.ok}

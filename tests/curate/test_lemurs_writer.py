@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -126,7 +125,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_database_of_lemurs_own_writer(written: Path, tmp_path: Path, warm: Callable[..., None]) -> None:
+def test_a_database_of_lemurs_own_writer(written: Path, tmp_path: Path) -> None:
     connection = sqlite3.connect(written)
     names = {name for (name,) in connection.execute("SELECT DISTINCT name FROM prm")}
     accuracies = dict(connection.execute("SELECT task, accuracy FROM stat"))

@@ -3,7 +3,6 @@
 import json
 import sqlite3
 import zipfile
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from curate.sources import open_source, open_sources
 from curate.sources.lemur import read_release
 from manifests.records import drop_outcomes, split_outcomes
 from tests.builders.suites import table
+from tests.curate.conftest import network
 from tests.curate.test_sources_database import make, packed, run
 from train.check import check_prm
 from train.model.recipe import read_prm
@@ -35,7 +35,7 @@ CREATE TABLE tflite (id TEXT PRIMARY KEY, accuracy REAL);
 
 
 @pytest.fixture(scope="module")
-def database(network: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     codes = {"one": network(range(6)), "two": network(range(3, 12)), "alias": network(range(6))}
     path = make(tmp_path_factory.mktemp("measured") / "ab.nn.db", codes, [run(name) for name in codes])
     with closing(sqlite3.connect(path)) as connection:
@@ -103,7 +103,7 @@ def test_a_snapshot_holds_them(database: Path, tmp_path: Path) -> None:
     assert "row 0: id is" in next(check.detail for check in snapshot.verify(jobs=1) if check.name == "derived")
 
 
-def test_a_source_without_any_has_no_table(tmp_path: Path, network: Callable[..., str]) -> None:
+def test_a_source_without_any_has_no_table(tmp_path: Path) -> None:
     row = {"nn": "a", "nn_code": network(range(4)), "task": "t", "dataset": "d", "metric": "m", "epoch": 1}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row | {"accuracy": 0.5, "duration": 1, "prm": "{}"}) + "\n")
     snapshot = curate(tmp_path / "rows.jsonl", out=tmp_path / "out", options=CurateOptions(graph="off"), jobs=1)

@@ -19,12 +19,12 @@ from curate import Snapshot
 from curate.folder.novelty import describe_novelty, novel
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
-from curate.sources import open_source
 from lemur_core.files.errors import NoSandboxError, UsageError, UserError
 from lemur_core.similarity.outline import PYTHON
 from manifests.records import GraphRow, arrow_schema
 from tests.builders import extractions
 from tests.builders.suites import read_files
+from tests.curate.conftest import MemorySource, network
 
 TEXTS = read_files(__file__, "novel.md")
 
@@ -39,35 +39,28 @@ def snapshot_of(folder: Path, codes: dict[str, str], **options: Any) -> Snapshot
         {"nn": name, "nn_code": code, **benchmark, "accuracy": 0.9 - place / 10, "prm": prm}
         for place, (name, code) in enumerate(codes.items())
     ]
-    source = folder / "rows.jsonl"
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    curate(open_source(str(source)), folder / "snapshot", CurateOptions(**options), jobs=1)
+    curate(MemorySource(rows), folder / "snapshot", CurateOptions(**options), jobs=1)
     return Snapshot(folder / "snapshot")
 
 
 @pytest.fixture(scope="module")
-def codes(network: Callable[..., str]) -> dict[str, str]:
+def codes() -> dict[str, str]:
     return {"base": network(ALL), "copy": network((*ALL, 0)), "other": network((6, 8, 4))}
 
 
 @pytest.fixture(scope="module")
-def snapshot(codes: dict[str, str], warm: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    warm(codes.values())
+def snapshot(codes: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return snapshot_of(tmp_path_factory.mktemp("novel"), codes, graph="off")
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[str], Path]:
-    def write(code: str) -> Path:
-        path = tmp_path / "network.py"
-        path.write_text(code)
-        return path
-
-    return write
+def find(code: str, snapshot: Snapshot, **options: Any) -> dict[str, Any]:
+    """What is found of one code, by its text."""
+    (told,) = novel({"it": code}, [snapshot.folder], **options)["files"]
+    return dict(told)
 
 
-def test_the_same_code_is_known(snapshot: Snapshot, codes: dict[str, str], file: Callable[[str], Path]) -> None:
-    (told,) = novel([file(codes["base"])], [snapshot.folder])["files"]
+def test_the_same_code_is_known(snapshot: Snapshot, codes: dict[str, str], tmp_path: Path) -> None:
+    told = find(codes["base"], snapshot)
     assert told["verdict"] == "known"
     nearest = told["nearest"][0]
     assert (nearest["folder"], nearest["name"], nearest["stands_for_it"]) == (str(snapshot.folder), "base", None)
@@ -81,29 +74,23 @@ def test_the_same_code_is_known(snapshot: Snapshot, codes: dict[str, str], file:
         assert (one.name, one.similarity, one.id) == ("base", 1.0, novelty.id)
     assert (novelty.graph, novelty.behavior) == (None, None)
     assert novelty.error == told["error"] == "not_traced: there are no graphs to compare with"
-
-
-def test_a_text_is_compared_as_its_file_is(
-    snapshot: Snapshot, codes: dict[str, str], file: Callable[[str], Path]
-) -> None:
-    by_file, by_text = (
-        novel([file(codes["copy"])], [snapshot.folder]),
-        novel({"copy": codes["copy"]}, [snapshot.folder]),
-    )
-    assert by_text["files"][0] == by_file["files"][0] | {"file": "copy"}
+    (tmp_path / "base.py").write_text(codes["base"])
+    (of_file,) = novel([tmp_path / "base.py"], [snapshot.folder])["files"]
+    assert of_file == told | {"file": str(tmp_path / "base.py")}, "a text is compared as its file is"
     for code in (*codes.values(), "import torch\n"):
-        told = novel({"it": code}, [snapshot.folder])["files"][0]
-        assert [asdict(near) for near in snapshot.novelty(code).nearest] == told["nearest"]
-    with pytest.raises(UserError, match=r"^copy: "):
-        novel({"copy": "def ("}, [snapshot.folder])
+        assert [asdict(near) for near in snapshot.novelty(code).nearest] == find(code, snapshot)["nearest"]
 
 
-def test_a_near_text_is_known(snapshot: Snapshot, file: Callable[[str], Path], network: Callable[..., str]) -> None:
-    (told,) = novel([file(network(ALL, name="Other", comment="mine"))], [snapshot.folder])["files"]
+def test_a_near_text_is_known(snapshot: Snapshot, codes: dict[str, str], tmp_path: Path) -> None:
+    told = find(network(ALL, name="Other", comment="mine"), snapshot)
     nearest = told["nearest"][0]
     assert (told["verdict"], nearest["name"]) == ("known", "base")
     assert nearest["known"][0] == "lexical"
     assert nearest["lexical"] >= 0.9
+    options = {"lexical_threshold": 1.0, "structural_threshold": 1.0, "graph": "off"}
+    strict = find(codes["copy"], snapshot_of(tmp_path, {"base": codes["base"]}, **options))
+    assert strict["verdict"] == "novel", "thresholds are those of the snapshot"
+    assert strict["nearest"][0]["lexical"] >= 0.9
 
 
 def test_a_removed_code_names_what_stands_for_it(snapshot: Snapshot, codes: dict[str, str]) -> None:
@@ -115,7 +102,7 @@ def test_a_removed_code_names_what_stands_for_it(snapshot: Snapshot, codes: dict
     assert any(line.endswith(f"copy ({snapshot.folder}, removed for base)") for line in lines)
 
 
-def test_another_network_is_novel(snapshot: Snapshot, network: Callable[..., str]) -> None:
+def test_another_network_is_novel(snapshot: Snapshot) -> None:
     found = novel({"it": network((9, 3, 1, 10))}, [snapshot.folder])
     assert not found["known"]
     (told,) = found["files"]
@@ -131,31 +118,20 @@ def test_another_network_is_novel(snapshot: Snapshot, network: Callable[..., str
     assert (new.reason, 0 < new.text.similarity < 0.9) == (f"nearest is {new.nearest[0].name}", True)
 
 
-def test_thresholds_are_those_of_the_snapshot(
-    codes: dict[str, str], tmp_path: Path, file: Callable[[str], Path], network: Callable[..., str]
-) -> None:
-    options = {"lexical_threshold": 1.0, "structural_threshold": 1.0, "graph": "off"}
-    strict = snapshot_of(tmp_path, {"base": codes["base"]}, **options)
-    found = novel([file(network((*ALL, 0)))], [strict.folder])
-    assert not found["known"]
-    assert found["files"][0]["nearest"][0]["lexical"] >= 0.9
-
-
-def test_a_block_is_known_beside_its_extraction(
-    tmp_path: Path, file: Callable[[str], Path], snapshot: Snapshot, codes: dict[str, str]
-) -> None:
+def test_a_block_is_known_beside_its_extraction(tmp_path: Path, snapshot: Snapshot) -> None:
     sources = [extractions.source(tmp_path, "alpha@1.0")]
     extractions.write(tmp_path / "blocks", extractions.results(sources), sources)
     rows = pq.read_table(tmp_path / "blocks" / "blocks.parquet", columns=["block", "code"]).to_pylist()
     block = next(row for row in rows if row["code"] is not None)
-    (told,) = novel([file(block["code"])], [snapshot.folder, tmp_path / "blocks"])["files"]
+    (told,) = novel({"it": block["code"]}, [snapshot.folder, tmp_path / "blocks"])["files"]
     assert told["verdict"] == "known"
     assert told["nearest"][0]["name"] == block["block"]
     assert told["nearest"][0]["folder"] == str(tmp_path / "blocks")
 
 
-def test_what_cannot_be_compared_is_one_line(snapshot: Snapshot, file: Callable[[str], Path], tmp_path: Path) -> None:
-    good, broken = file("import torch\n"), tmp_path / "broken.py"
+def test_what_cannot_be_compared_is_one_line(snapshot: Snapshot, tmp_path: Path) -> None:
+    good, broken = tmp_path / "network.py", tmp_path / "broken.py"
+    good.write_text("import torch\n")
     broken.write_text("def broken(:\n")
     (tmp_path / "bytes.py").write_bytes(b"\xff")
     for path, said in (
@@ -198,11 +174,7 @@ def test_exit_codes(lemur_here: Command, snapshot: Snapshot, tmp_path: Path, cod
 
 
 def test_without_a_sandbox_it_says_so(
-    snapshot: Snapshot,
-    codes: dict[str, str],
-    file: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    snapshot: Snapshot, codes: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise NoSandboxError("no sandbox here")
@@ -210,13 +182,13 @@ def test_without_a_sandbox_it_says_so(
     monkeypatch.setattr("curate.folder.novelty.NetworkTracer.run", refuse)
     shutil.copytree(snapshot.folder, tmp_path / "traced")
     pq.write_table(arrow_schema(GraphRow).empty_table(), tmp_path / "traced" / "graphs.parquet")
-    found = novel([file(codes["other"])], [tmp_path / "traced"])
+    found = novel({"it": codes["other"]}, [tmp_path / "traced"])
     assert found["notes"] == ["no file was run: no sandbox here"]
     assert found["files"][0]["verdict"] == "known"
     assert "; judged by text and structure alone: not_traced: no sandbox" in describe_novelty(found)[0]
 
 
-def test_threads_get_the_answers_of_one(snapshot: Snapshot, network: Callable[..., str]) -> None:
+def test_threads_get_the_answers_of_one(snapshot: Snapshot) -> None:
     asked = [network(tuple(range(number, 12))) for number in range(10)] * 4
     alone = [Snapshot(snapshot).novelty(code) for code in asked[:10]] * 4
     with ThreadPoolExecutor(8) as pool:
@@ -231,21 +203,19 @@ def test_text_needs_no_torch(snapshot: Snapshot, codes: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_it_computes_tells(tmp_path: Path, file: Callable[[str], Path]) -> None:
-    snapshot = snapshot_of(tmp_path, {"plain": TEXTS["PLAIN"]}, graph="survivors")
-    (told,) = novel([file(TEXTS["REWRITTEN"])], [snapshot.folder])["files"]
-    nearest = told["nearest"][0]
-    assert nearest["lexical"] < 0.2
-    assert (told["verdict"], nearest["agreement"], nearest["known"]) == ("known", "same", ("graph",))  # with its prm
-
-    (told,) = novel([file(TEXTS["REWRITTEN"])], [snapshot.folder], prm='{"dropout": 0.0}')["files"]
-    assert (told["verdict"], told["nearest"][0]["agreement"]) == ("novel", "different")  # it drops nothing
-    assert told["nearest"][0]["graph"] == 1.0  # in eval mode
-
-    (told,) = novel([file(TEXTS["REWRITTEN"].replace("WIDTH = 8", "WIDTH = 6"))], [snapshot.folder])["files"]
-    assert (told["verdict"], told["nearest"][0]["agreement"]) == ("novel", "widths")
-
-    found = novel([file(TEXTS["REWRITTEN"].replace("self.first)", "self.missing)"))], [snapshot.folder])
+def test_what_it_computes_tells(tmp_path: Path) -> None:
+    snapshot, rewritten = snapshot_of(tmp_path, {"plain": TEXTS["PLAIN"]}, graph="survivors"), TEXTS["REWRITTEN"]
+    for code, prm, expected in (
+        (rewritten, None, ("known", "same", ("graph",))),  # with its prm
+        (rewritten, '{"dropout": 0.0}', ("novel", "different", ())),  # it drops nothing
+        (rewritten.replace("WIDTH = 8", "WIDTH = 6"), None, ("novel", "widths", ())),
+    ):
+        told = find(code, snapshot, prm=prm)
+        nearest = told["nearest"][0]
+        assert (told["verdict"], nearest["agreement"], nearest["known"]) == expected
+        assert nearest["lexical"] < 0.2
+        assert nearest["graph"] == 1.0, "in eval mode, whatever the widths"
+    found = novel({"it": rewritten.replace("self.first)", "self.missing)")}, [snapshot.folder])
     assert found["files"][0]["graph"] is None
     assert "; judged by text and structure alone: forward_failed: AttributeError: " in describe_novelty(found)[0]
 
@@ -254,7 +224,7 @@ def test_what_it_computes_tells(tmp_path: Path, file: Callable[[str], Path]) -> 
     made = table.set_column(table.schema.get_field_index("torch"), "torch", pa.array(["1.0"] * len(table)))
     pq.write_table(made, path)
     with pytest.raises(UserError, match=r"its graphs are form 2 of torch 1\.0, here is form 2 of torch "):
-        novel([file(TEXTS["REWRITTEN"])], [snapshot.folder])
+        find(rewritten, snapshot)
 
 
 @pytest.mark.slow

@@ -20,32 +20,11 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur_core.files.markdown import block, code_span, percent, plain, ratio, table
 from manifests.folders.manifest import read_manifest
+from tests.curate import conftest
 from tests.curate.conftest import warm_features
 
 Row = dict[str, Any]
-
-LAYERS = (
-    "nn.Conv2d(64, 64, kernel_size=3, padding=1, bias=False)",
-    "nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True))",
-    "nn.LSTM(64, 64, num_layers=2, batch_first=True)",
-    "nn.MultiheadAttention(64, num_heads=4) if train else nn.Identity()",
-    "nn.ModuleList([nn.GroupNorm(4, 64) for i in range(3)])",
-    "[nn.GELU(), nn.SiLU(), nn.ELU()][depth % 3]",
-    "nn.Parameter(torch.zeros(1, 64, 1, 1)) + nn.Dropout(p=0.5)(x)",
-    "nn.MaxPool2d(2) or nn.AvgPool2d(2, stride=2, ceil_mode=True)",
-)
-PRETRAINED = "torchvision.models.resnet18(weights='DEFAULT')"
-
-
-def network(layers: Sequence[int], *, width: int = 64, note: str = "", extra: str = "", other: int = 0) -> str:
-    """A network of the given layers: `width` changes literals only, `note` a comment, `other` code beside the class."""
-    lines = ["import torch", "import torchvision", "from torch import nn", f"# {note}", "", "class Net(nn.Module):"]
-    lines += ["    def __init__(self, in_shape, out_shape, prm, device):", "        super().__init__()"]
-    lines += [f"        self.layer{i} = {LAYERS[k]}".replace("64", str(width)) for i, k in enumerate(layers)]
-    lines += [f"        self.backbone = {extra}"] if extra else []
-    lines += ["    def forward(self, x):"]
-    lines += [f"        x = self.layer{i}(x)" for i in range(len(layers))]
-    return "\n".join([*lines, "        return x", "", f"seed = {other}"]) + "\n"
+network = functools.partial(conftest.network, glue=False)
 
 
 def row(nn: str, code: str | None, epoch: int = 1, accuracy: float = 0.5) -> Row:
@@ -60,12 +39,16 @@ def small_corpus() -> list[Row]:
     for number, layers in enumerate(base):
         rows += [row(f"alt-{number}", network(layers), epoch, 0.9) for epoch in (1, 2, 5)]
     rows += [row("rag-copy", network(base[0]), 1, 0.3), row("rag-copy", network(base[0]), 2, 0.3)]
-    rows += [row("rag-comment", network(base[0], note="another remark"), 1, 0.2)]
+    rows += [row("rag-comment", network(base[0], comment="another remark"), 1, 0.2)]
     rows += [row(f"ga-{width}", network(base[1], width=width), 1, 0.1) for width in range(32, 38)]
-    rows += [row("ga-glue", network(base[1], other=7), 1, 0.1), row("ga-glue", network(base[1], other=7), 2, 0.1)]
+    rows += [
+        row("ga-glue", network(base[1], extra="seed = 7\n"), 1, 0.1),
+        row("ga-glue", network(base[1], extra="seed = 7\n"), 2, 0.1),
+    ]
     rows += [row("ast-long", network([*base[2] * 3, 0]), 1, 0.1)]
-    rows += [row("loads-weights", network([4, 2, 0, 7, 1, 3], extra=PRETRAINED), 1, 0.95)]
-    rows += [row("ga-loads", network(base[3], extra="None"), 1, 0.1)]
+    pretrained = "    backbone = torchvision.models.resnet18(weights='DEFAULT')\n"
+    rows += [row("loads-weights", network([4, 2, 0, 7, 1, 3], extra=pretrained), 1, 0.95)]
+    rows += [row("ga-loads", network(base[3], extra="    backbone = None\n"), 1, 0.1)]
     return [*rows, row("broken-1", "class Net(:\n"), row("broken-2", "x = 1\nclass Net(:\n"), row("empty", None)]
 
 
@@ -82,7 +65,7 @@ Run = Callable[..., Path]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return functools.partial(curate_rows, tmp_path)
+    return functools.partial(curate_rows, tmp_path, graph="off")
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +152,9 @@ def test_every_usable_code_has_one_row(snapshot: Path) -> None:
 def test_accuracies_off_the_scale_are_listed(run: Run) -> None:
     many = [network([n % 8, 3, n // 8, 5, n % 8, 7 - n % 8]) for n in range(9)]
     rows = [row(f"net-{n}", code, 1, n / 10) for n, code in enumerate(many)]
-    text = report_of(run([*rows, row("off", network([2, 7, 2, 6, 4, 4, 1]), 1, 45.0)], graph="off"))
+    text = report_of(run([*rows, row("off", network([2, 7, 2, 6, 4, 4, 1]), 1, 45.0)]))
     assert "- outside 0 to 1: row 9: accuracy 45\n" in text
-    assert "outside 0 to 1" not in report_of(run(rows, "fractions", graph="off"))
+    assert "outside 0 to 1" not in report_of(run(rows, "fractions"))
 
 
 def test_removals_by_text_are_said_to_be_that(snapshot: Path, run: Run) -> None:
@@ -180,7 +163,7 @@ def test_removals_by_text_are_said_to_be_that(snapshot: Path, run: Run) -> None:
     for text in (report_of(snapshot), (snapshot / "README.md").read_text()):
         assert claim in " ".join(text.split())
         assert "`--graph keep-different`" in text
-    alone = run(small_corpus()[:3], "alone", graph="off")
+    alone = run(small_corpus()[:3], "alone")
     assert all("another architecture" not in text for text in (report_of(alone), (alone / "README.md").read_text()))
     assert "\nWhat is it for? This one for fine-tuning on code, where" in report_of(alone)
 
@@ -206,19 +189,15 @@ def test_invalid_rows_are_grouped_by_reason(snapshot: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "result"),
+    ("codes", "result"),
     [
-        ([row("only", network([0, 1, 2]))], {}, "1 of 1 distinct code kept (100 %): "),
-        ([row("a-1", network([0, 1, 2])), row("b-1", network([5, 6, 7]))], {}, "2 of 2 distinct codes kept (100 %)"),
-        (
-            [row("a-1", "class Net(Module): x = 1\n"), row("a-1", "class Net(Module): x  =  1\n")],
-            {"lexical_threshold": 1.0},
-            "1 of 2 distinct codes kept",
-        ),
+        ([network([0, 1, 2])], "1 of 1 distinct code kept (100 %): "),
+        ([network([0, 1, 2]), network([5, 6, 7])], "2 of 2 distinct codes kept (100 %)"),
+        (["class Net(Module): x = 1\n", "class Net(Module): x  =  1\n"], "1 of 2 distinct codes kept"),
     ],
 )
-def test_odd_inputs(run: Run, rows: list[Row], options: dict[str, Any], result: str) -> None:
-    assert f"**{result}" in report_of(run(rows, **options))
+def test_few_codes(run: Run, codes: list[str], result: str) -> None:
+    assert f"**{result}" in report_of(run([row("a-1", code) for code in codes], lexical_threshold=1.0))
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape sequence")
@@ -240,7 +219,10 @@ def test_odd_names_and_codes_break_no_table(run: Run) -> None:
 
 def test_long_tails_are_folded(run: Run) -> None:
     generator = random.Random(3)
-    codes = [network([generator.randrange(8) for _ in range(9)], extra=f"nn.Layer{place}()") for place in range(30)]
+    codes = [
+        network([generator.randrange(8) for _ in range(9)], extra=f"    layer = nn.Layer{place}()\n")
+        for place in range(30)
+    ]
     prefixes = table_of(report_of(run([row(f"p{n:02}-x", code) for n, code in enumerate(codes)])), "By prefix")
     assert (len(prefixes), prefixes[-1][0]) == (21, "10 others")
     assert sum(number(cells[1]) for cells in prefixes) == 30
@@ -256,17 +238,18 @@ def test_two_runs_give_the_same_bytes_whatever_the_order(run: Run, tmp_path: Pat
     assert str(tmp_path) not in report_of(before)
 
 
-@pytest.mark.parametrize(
-    ("part", "whole", "text"),
-    [(0, 9, "0 %"), (9, 9, "100 %"), (0, 0, "–"), (1, 9999, "< 0.1 %"), (9998, 9999, "> 99.9 %"), (1, 3, "33.3 %")],
-)
-def test_percent(part: int, whole: int, text: str) -> None:
-    assert percent(part, whole) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(0.8999999, "0.899"), (0.9, "0.900"), (0.99999, "0.999"), (1.0, "1.000")])
-def test_ratio_is_never_rounded_up(value: float, text: str) -> None:
-    assert ratio(value) == text
+def test_numbers_are_never_rounded_to_all_or_nothing() -> None:
+    shares = {
+        (0, 9): "0 %",
+        (9, 9): "100 %",
+        (0, 0): "–",
+        (1, 9999): "< 0.1 %",
+        (9998, 9999): "> 99.9 %",
+        (1, 3): "33.3 %",
+    }
+    assert {parts: percent(*parts) for parts in shares} == shares
+    ratios = {0.8999999: "0.899", 0.9: "0.900", 0.99999: "0.999", 1.0: "1.000"}
+    assert {value: ratio(value) for value in ratios} == ratios
 
 
 def test_markdown_is_safe() -> None:

@@ -24,9 +24,11 @@ from curate.sources import open_source
 from lemur_core.files.errors import UserError
 from lemur_core.similarity.minhash import jaccard
 from lemur_core.similarity.tokens import class_texts
-from manifests.folders.manifest import Manifest, Measured, list_outputs, read_manifest, write_manifest
+from manifests.folders.manifest import read_manifest
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive, license_of_code
 from manifests.publish.staged import Staged, stage_files
+from tests.conftest import finish
+from tests.curate.conftest import MemorySource, network
 
 GPL = "# SPDX-License-Identifier: GPL-3.0-only\n"
 APACHE = '"""A network.\n\nSPDX-License-Identifier: Apache-2.0\n"""\n'
@@ -35,9 +37,7 @@ Snapshot = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def snapshot(
-    tmp_path_factory: pytest.TempPathFactory, memory_source: Any, warm: Callable[..., None], network: Callable[..., str]
-) -> Snapshot:
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     """A snapshot of a free code, one under GPL, a copy of that, and one under Apache-2.0, by the files' own words."""
     codes = {
         "free": network([0, 1, 2, 3]),
@@ -45,12 +45,11 @@ def snapshot(
         "copy": GPL + network([4, 5, 6, 7], variable="z"),
         "other": APACHE + network([8, 9, 10, 11, 0, 2]),
     }
-    warm(codes.values())
 
     def make(**options: Any) -> Path:
         rows = [{"nn": nn, "nn_code": code, "task": "t", "accuracy": 0.5} for nn, code in codes.items()]
         out = tmp_path_factory.mktemp("rights") / "snapshot"
-        curate(memory_source(rows), out, CurateOptions(graph="off", **options), jobs=1)
+        curate(MemorySource(rows), out, CurateOptions(graph="off", **options), jobs=1)
         return out
 
     return make
@@ -81,17 +80,14 @@ def test_a_code_says_its_own_licence(mit: Path) -> None:
     assert [name.rpartition("/")[2] for name in licenses] == ["Apache-2.0", "MIT"]
 
 
-def test_the_licence_of_a_row_and_of_its_head_are_one(
-    memory_source: Any, warm: Callable[..., None], network: Callable[..., str], tmp_path: Path
-) -> None:
+def test_the_licence_of_a_row_and_of_its_head_are_one(tmp_path: Path) -> None:
     """Of several sources, whose licences differ, each code has that of its row, which its head may repeat."""
 
-    class Mixed(memory_source):  # type: ignore[misc]
+    class Mixed(MemorySource):
         def license(self, stated: str | None) -> str:
             return "Apache-2.0 AND MIT"
 
     codes = {"one": (APACHE + network([0, 1, 2, 3]), "Apache-2.0"), "two": (network([4, 5, 6, 7]), "MIT")}
-    warm(code for code, _ in codes.values())
     rows = [
         {"nn": nn, "nn_code": code, "license": word, "task": "t", "accuracy": 0.5} for nn, (code, word) in codes.items()
     ]
@@ -116,24 +112,18 @@ def test_what_is_published(mit: Path, tmp_path: Path) -> None:
     )
     assert ("MultiheadAttention" in shown, "SqueezeExcite" in shown) == (False, True)
     assert [check.name for check in verify(out) if not check.ok] == []
-    with stage_files(out) as again:
-        assert (
-            copied(again, tmp_path / "again").joinpath("manifest.json").read_bytes()
-            == (out / "manifest.json").read_bytes()
-        ), "of what was staged already, nothing more goes"
+    with stage_files(out) as ready:
+        again = copied(ready, tmp_path / "again")
+    staged = [(folder / "manifest.json").read_bytes() for folder in (out, again)]
+    assert staged[0] == staged[1], "of what was staged already, nothing more goes"
 
-
-def test_verify_sees_what_is_wrong(mit: Path, tmp_path: Path) -> None:
-    """A code that was withheld is in the published table again."""
-    with stage_files(mit) as ready:
-        copy = copied(ready, tmp_path / "published")
-    (kept,) = (row for row in rows_of(mit).values() if row["kept"] and row["license"] == "GPL-3.0-only")
-    (path,) = copy.glob("data/records/train-*.parquet")
+    (kept,) = (row for row in before.values() if row["kept"] and row["license"] == "GPL-3.0-only")
+    (path,) = again.glob("data/records/train-*.parquet")
     table = pq.read_table(path)
     codes = {"nn_code": kept["nn_code"]}
     changed = [row | codes if row["license"] == "GPL-3.0-only" else row for row in table.to_pylist()]
     pq.write_table(table.from_pylist(changed, table.schema), path)
-    assert {check.name for check in verify(copy) if not check.ok} & {"licenses", "rows"}
+    assert {check.name for check in verify(again) if not check.ok} & {"licenses", "rows"}, "a withheld code is back"
 
 
 def test_without_any_word_all_stays(snapshot: Snapshot) -> None:
@@ -143,12 +133,9 @@ def test_without_any_word_all_stays(snapshot: Snapshot) -> None:
         stage_files(folder).__enter__()
 
 
-def test_rows_say_their_own_licence(
-    mit: Path, tmp_path: Path, memory_source: Any, network: Callable[..., str], warm: Callable[..., None]
-) -> None:
+def test_rows_say_their_own_licence(mit: Path, tmp_path: Path) -> None:
     """So a snapshot that is curated again keeps what was found out, whatever is stated of the rest."""
     codes = [network([0, 1, 2, 3]), network([4, 5, 6, 7]), network([8, 9, 10, 11])]
-    warm(codes)
     stated = ["AGPL-3.0 AND MIT", "mit", None]
     rows = [
         {"nn": f"n{at}", "nn_code": code, "task": "t", "license": license_}
@@ -203,17 +190,14 @@ def extraction(folder: Path, blocks: Sequence[tuple[str, str, str | None]], kind
     ]
     schema = pa.schema([(name, pa.string()) for name in ("block", "name", "license", "code", "code_sha256")])
     pq.write_table(pa.Table.from_pylist(rows, schema), folder / "blocks.parquet")
-    measured = Measured(seconds=0, stage_seconds={}, peak_memory_bytes=0, platform="")
-    said: dict[str, Any] = {"versions": {}, "parameters": {}, "inputs": [], "counts": {}, "details": {}}
-    write_manifest(folder, Manifest(kind=kind, **said, outputs=list_outputs(folder, {}), measured=measured))
-    return folder
+    return finish(folder, kind)
 
 
 HELPER = "class ConvUnit(nn.Module):\n    def forward(self, x):\n        return x\n\n\n"
 
 
 @pytest.fixture
-def repositories(tmp_path: Path, network: Callable[..., str]) -> Path:
+def repositories(tmp_path: Path) -> Path:
     """A class under AGPL, one that two projects have, and one under MIT."""
     return extraction(
         tmp_path / "repositories",
@@ -228,7 +212,7 @@ def repositories(tmp_path: Path, network: Callable[..., str]) -> Path:
     )
 
 
-def test_where_a_code_is_from(repositories: Path, network: Callable[..., str]) -> None:
+def test_where_a_code_is_from(repositories: Path) -> None:
     library = Origins([repositories], jobs=1)
     assert library.blocks == 4, "one is too short, one has no code"
 
@@ -273,7 +257,7 @@ CLASS_NAMES = st.from_regex(r"[A-Z][A-Za-z]{1,10}", fullmatch=True)
     indent=st.sampled_from([" ", "  ", "        "]),
 )
 def test_renaming_and_layout_do_not_hide_an_origin(
-    network: Callable[..., str], blocks: list[int], name: str, variable: str, width: int, text: str, indent: str
+    blocks: list[int], name: str, variable: str, width: int, text: str, indent: str
 ) -> None:
     """So a copy of a class under a copyleft license is never told as permissive for that."""
     original = network(blocks, name="Original", glue=False)
@@ -283,19 +267,16 @@ def test_renaming_and_layout_do_not_hide_an_origin(
     assert jaccard(one.shingles, other.shingles) == 1.0
 
 
-def test_a_snapshot_with_origins(
-    repositories: Path, tmp_path: Path, memory_source: Any, warm: Callable[..., None], network: Callable[..., str]
-) -> None:
+def test_a_snapshot_with_origins(repositories: Path, tmp_path: Path) -> None:
     codes = {
         "taken": network([4, 5, 6, 7]),
         "taken-again": network([4, 5, 6, 7], variable="z"),
         "shared": network([0, 1, 2, 3]),
         "own": network([11, 3, 9, 2]),
     }
-    warm(codes.values())
     rows = [{"nn": nn, "nn_code": code, "task": "t", "accuracy": 0.5} for nn, code in codes.items()]
     options, out = CurateOptions(graph="off", license="MIT"), tmp_path / "snapshot"
-    manifest = curate(memory_source(rows), out, options, origins=[repositories], jobs=1)
+    manifest = curate(MemorySource(rows), out, options, origins=[repositories], jobs=1)
     files = [*out.glob("data/records/*.parquet"), out / "networks.parquet"]
     found = {row["nn"]: row for path in files for row in pq.read_table(path).to_pylist()}
     assert {nn: (row["origin"], row["origin_license"], row["license"]) for nn, row in found.items()} == {
@@ -319,5 +300,5 @@ def test_a_snapshot_with_origins(
         for path in files:
             left = pq.read_table(ready.files[path.relative_to(out).as_posix()]).to_pylist()
             assert all(bool(row["nn_code"]) == is_permissive(row["license"]) for row in left)
-    plain = curate(memory_source(rows), tmp_path / "plain", options, jobs=1)
+    plain = curate(MemorySource(rows), tmp_path / "plain", options, jobs=1)
     assert {"origins", "licenses"} & {*plain.counts, *plain.parameters, *plain.details} == set()

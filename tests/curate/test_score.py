@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from curate.sources.rows import ROW_SCHEMA
 from tests.builders.suites import read_files, table
+from tests.curate.conftest import network
 
 
 def percentiles(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -> list[float | None]:
@@ -39,24 +40,12 @@ def percentiles(rows: list[tuple[Any, ...]], usable: list[bool] | None = None) -
 def test_by_hand(rows: list[tuple[Any, ...]], expected: list[float | None]) -> None:
     assert percentiles(rows) == expected
     assert percentiles(rows[::-1]) == expected[::-1]
-
-
-def test_unusable_rows_have_no_place() -> None:
-    rows = [("a", "c", 1, 0.1), ("b", "c", 1, 0.9), ("c", "c", 1, 0.5)]
-    assert percentiles(rows, [True, False, True]) == [0.25, None, 0.75]
-    assert percentiles(rows, [False, False, False]) == [None, None, None]
+    unusable = [("z", "c", 1, 0.9), *rows, ("y", "c", 1, 0.0)]
+    assert percentiles(unusable, [False, *[True] * len(rows), False]) == [None, *expected, None]
 
 
 #: A result: code, data set, epoch, accuracy. The network is named after its code.
 Result = tuple[int, str, int, float | None]
-
-
-def to_table(results: Sequence[Result]) -> pa.Table:
-    rows = [
-        {"nn": f"n{code}", "task": "t", "dataset": dataset, "metric": "acc", "epoch": epoch, "accuracy": accuracy}
-        for code, dataset, epoch, accuracy in results
-    ]
-    return pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
 
 
 RESULTS = st.lists(
@@ -72,7 +61,13 @@ RESULTS = st.lists(
 
 def corpus_of(results: Sequence[Result], problems: Mapping[int, str] = MappingProxyType({})) -> Any:
     codes = np.array([code for code, *_ in results], np.int64)
-    return SimpleNamespace(rows=to_table(results), code_of_row=codes, problems=problems, ids=[""] * 7)
+    rows = [
+        {"nn": f"n{code}", "task": "t", "dataset": dataset, "metric": "acc", "epoch": epoch, "accuracy": accuracy}
+        for code, dataset, epoch, accuracy in results
+    ]
+    return SimpleNamespace(
+        rows=pa.Table.from_pylist(rows, ROW_SCHEMA), code_of_row=codes, problems=problems, ids=[""] * 7
+    )
 
 
 @given(results=RESULTS, data=st.data())
@@ -111,9 +106,7 @@ def test_a_percent_among_fractions_is_off_the_scale_and_percents_are_not() -> No
     assert find_off_scale(corpus_of(half)) == [], "no scale to be off"
 
 
-# Which calls load trained weights, and which resemble them: adversarial files, marked line by line.
-# `# loads`: counts, and is found. `# missed` and `# mistaken`: what a plain rule cannot tell (docs/similarity.md states
-# them): counts and is not found, or is found and does not count. A line without a mark is from scratch.
+# Which calls load trained weights, and which resemble them.
 
 CASES = read_files(__file__, "pretrained.md")
 
@@ -137,11 +130,8 @@ def test_any_code_is_read_in_bounded_time(code: str) -> None:
     assert not isinstance(code_features(f"import timm\n{code}\n"), str)
 
 
-def test_what_is_no_number_or_off_its_scale_is_a_note(
-    network: Callable[..., str], warm: Callable[..., None], tmp_path: Path
-) -> None:
+def test_what_is_no_number_or_off_its_scale_is_a_note(tmp_path: Path) -> None:
     codes = [network([place, 3, 7]) for place in (1, 5, 9)]
-    warm(codes)
     stated = ["notanumber", 1.7, 0.5, 0.6, None]
     rows = [
         {"nn": "n", "nn_code": codes[place % 3], "dataset": "d", "epoch": place, "accuracy": accuracy}

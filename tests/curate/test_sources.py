@@ -12,16 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import curate.sources
 from curate.model.options import CurateOptions
 from curate.sources import join_sources, open_source, open_sources
-from curate.sources.services import HubDataset
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import RetryableError, UsageError, UserError
-from manifests.folders.manifest import Input
 from tests.builders import extractions
 from tests.builders.fake_hub import FakeHub, Fault
 from tests.builders.source_rows import error_of, read, rows_of
@@ -223,10 +219,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     return hub
 
 
-def open_hub(_hub: FakeHub, spec: str) -> HubDataset:
-    return HubDataset(spec)
-
-
 def parquet(*rows: dict[str, Any]) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(list(rows)), sink)
@@ -242,7 +234,7 @@ def test_hub_rows(hub: FakeHub) -> None:
     test = parquet({"nn": "t", "nn_code": None, "accuracy": 0.5, "epoch": "7"})
     repo = hub.make("owner/name")
     repo.edit(**{"data/train.parquet": train, "data/test.parquet": test, "rows.jsonl": line(nn="j", nn_code="j = 1")})
-    source = open_hub(hub, "hf://datasets/owner/name")
+    source = open_source("hf://datasets/owner/name")
     found = rows_of(source)
     assert [(row["nn"], row["problem"], row["prm"], row["epoch"]) for row in found] == [
         ("t", "nn_code is missing", None, 7),
@@ -261,11 +253,11 @@ def test_hub_revision_and_finished_folder(hub: FakeHub) -> None:
     first = hub.make("o/old").edit(**{"a.jsonl.gz": gzip.compress(line(nn="old", nn_code="x = 1"))})
     hub.repos["o/old"].edit(**{"a.jsonl.gz": gzip.compress(line(nn="new", nn_code="x = 1"))})
     for spec, name in (("o/old", "new"), (f"o/old@{first}", "old")):
-        assert [row["nn"] for row in rows_of(open_hub(hub, f"hf://datasets/{spec}"))] == [name]
+        assert [row["nn"] for row in rows_of(open_source(f"hf://datasets/{spec}"))] == [name]
     rows = parquet({"nn": "a", "nn_code": "a = 1"})
     files = {"manifest.json": b"{}", "decisions.parquet": parquet({"x": 1}), "data/records/train-0.parquet": rows}
     hub.make("o/n").edit(**files)
-    assert [row["nn"] for row in rows_of(open_hub(hub, "hf://datasets/o/n"))] == ["a"]
+    assert [row["nn"] for row in rows_of(open_source("hf://datasets/o/n"))] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +271,7 @@ def test_hub_revision_and_finished_folder(hub: FakeHub) -> None:
 def test_hub_without_networks(hub: FakeHub, files: dict[str, bytes], said: str) -> None:
     hub.make("o/n").edit(**files)
     with pytest.raises(UserError, match=f"^hf://datasets/o/n{said}"):
-        rows_of(open_hub(hub, "hf://datasets/o/n"))
+        rows_of(open_source("hf://datasets/o/n"))
 
 
 @pytest.mark.parametrize(
@@ -296,7 +288,7 @@ def test_hub_fails(hub: FakeHub, fault: tuple[str, Fault] | None, spec: str, kin
     hub.make("o/n").edit(**{"a.csv": b"nn,nn_code\na,x = 1\n"})
     hub.faults |= [fault] if fault else {}
     with pytest.raises(UserError) as caught:
-        rows_of(open_hub(hub, f"hf://datasets/{spec}"))
+        rows_of(open_source(f"hf://datasets/{spec}"))
     assert type(caught.value) is kind
     assert str(caught.value).startswith(f"hf://datasets/{spec}")
     assert said in str(caught.value)
@@ -322,29 +314,31 @@ def lines(tmp_path: Path) -> Path:
     return path
 
 
-def test_blocks_are_records_named_by_their_id(blocks: Path) -> None:
-    rows = rows_of(open_source(str(blocks)))
-    codes = pq.read_table(blocks / "blocks.parquet", columns=["block", "code"]).to_pylist()
-    assert [row["nn"] for row in rows] == [f"block-{block['block']}" for block in codes]
+def test_blocks_are_records_or_say_why_not(blocks: Path) -> None:
+    source = open_source(str(blocks))
+    assert source.name == "blocks"
+    assert [(item.name, item.sha256) for item in source.inputs()] == [
+        (f"blocks/{name}", sha256_file(blocks / name)) for name in ("blocks.parquet", "required_repos.json")
+    ]
+    rows = rows_of(source)
+    codes = {f"block-{row['block']}": row["code"] for row in pq.read_table(blocks / "blocks.parquet").to_pylist()}
+    assert [row["nn"] for row in rows] == list(codes)
     handed = {row["nn"]: row["nn_code"] for row in rows if row["nn_code"] is not None}
-    assert list(handed) == ["block-alpha@1.0::alpha.blocks.Attention", "block-alpha@1.0::alpha.blocks.Einops"]
-    assert handed["block-alpha@1.0::alpha.blocks.Attention"] == codes[0]["code"]
-
-
-def test_a_block_that_hands_over_no_code_says_why(blocks: Path) -> None:
-    problems = {row["nn"].rpartition("::")[2]: row["problem"] for row in rows_of(open_source(str(blocks)))}
+    assert handed == {
+        name: codes[name] for name in codes if name.endswith(("alpha.blocks.Attention", "alpha.blocks.Einops"))
+    }
     blocked = "the license of the block does not permit redistribution: "
     expected = {
         "alpha.blocks.Attention": None,
         "alpha.blocks.Scale": f"{blocked}GPL-3.0-only",
         "alpha.blocks.Einops": None,
     }
-    for source, license_ in (("beta", "GPL-3.0-only"), ("gamma", "NOASSERTION")):  # of Scale, one part is of beta
-        expected |= {f"{source}.blocks.{name}": f"{blocked}{license_}" for name in ("Attention", "Scale", "Einops")}
-    for source in ("alpha", "beta", "gamma"):
-        expected[f"{source}.blocks.Native"] = "the block came to discovered only: native_op"
-        expected[f"{source}.blocks.Broken"] = "the block came to compiled only: runtime_error"
-    assert problems == expected
+    for made, license_ in (("beta", "GPL-3.0-only"), ("gamma", "NOASSERTION")):  # of Scale, one part is of beta
+        expected |= {f"{made}.blocks.{name}": f"{blocked}{license_}" for name in ("Attention", "Scale", "Einops")}
+    for made in ("alpha", "beta", "gamma"):
+        expected[f"{made}.blocks.Native"] = "the block came to discovered only: native_op"
+        expected[f"{made}.blocks.Broken"] = "the block came to compiled only: runtime_error"
+    assert {row["nn"].rpartition("::")[2]: row["problem"] for row in rows} == expected
 
 
 def test_a_block_hands_over_its_lean_form_under_the_licence_of_that(tmp_path: Path) -> None:
@@ -354,9 +348,7 @@ def test_a_block_hands_over_its_lean_form_under_the_licence_of_that(tmp_path: Pa
     lean = {"lean_lines": 6, "lean_sha256": "0" * 64, "lean_requires": (), "lean_error": None}
     for place, licence in enumerate(("MIT", "MIT AND GPL-3.0-only")):
         row, files = results[place].row, (*results[place].closure_files, ("beta@1.0", "beta/parts.py"))
-        code = extractions.code_of(
-            row.block, licence, body=f"import torch\n\n\nclass Lean{place}(torch.nn.Module):\n    pass\n"
-        )
+        code = extractions.code_of(row.block, licence, f"import torch\n\n\nclass Lean{place}(torch.nn.Module): ...\n")
         row = row.model_copy(update={"lean_code": code, "lean_license": licence, **lean})
         results[place] = type(results[place])(row, files)
     extractions.write(tmp_path / "blocks", results, sources)
@@ -366,14 +358,6 @@ def test_a_block_hands_over_its_lean_form_under_the_licence_of_that(tmp_path: Pa
     assert second["nn_code"] is None
     assert second["problem"].endswith("permit redistribution: MIT AND GPL-3.0-only")
     assert source.license(None) == "MIT"
-
-
-def test_blocks_state_what_was_read(blocks: Path) -> None:
-    source = open_source(str(blocks))
-    assert source.name == "blocks"
-    assert [(item.name, item.sha256) for item in source.inputs()] == [
-        (f"blocks/{name}", sha256_file(blocks / name)) for name in ("blocks.parquet", "required_repos.json")
-    ]
 
 
 @pytest.mark.parametrize(
@@ -409,22 +393,6 @@ def test_sources_of_one_name_are_refused(lines: Path, tmp_path: Path) -> None:
         open_sources([str(lines), str(other / lines.name)])
     with pytest.raises(UserError, match="no SOURCE; name at least one"):
         open_sources([])
-
-
-@given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=5), batch=st.integers(1, 3))
-def test_no_row_is_lost_or_moved(memory_source: Any, sizes: list[int], batch: int) -> None:
-    parts = []
-    for place, size in enumerate(sizes):
-        rows = [{"nn": f"{place}-{number}", "nn_code": f"x = {number}\n"} for number in range(size)]
-        part = memory_source(rows, batch)
-        part.name = f"part {place}"
-        part.inputs = lambda place=place: [Input(name=f"part {place}", sha256="0" * 64, bytes=place)]
-        parts.append(part)
-    joined = join_sources(parts)
-    assert [row["nn"] for row in rows_of(joined)] == [
-        f"{place}-{n}" for place, size in enumerate(sizes) for n in range(size)
-    ]
-    assert [item.bytes for item in joined.inputs()] == list(range(len(sizes)))
 
 
 def test_the_licence_is_that_of_all_the_code_that_is_handed_over(blocks: Path, lines: Path) -> None:

@@ -24,6 +24,8 @@ from lemur_core.files.errors import UserError
 from lemur_core.similarity.minhash import jaccard
 from manifests.folders.manifest import read_manifest
 from tests.builders.fake_hub import FakeHub
+from tests.curate import conftest
+from tests.curate.conftest import MemorySource, Told
 
 Row = dict[str, Any]
 CHAINS, STEPS = 3, 10
@@ -32,14 +34,14 @@ IDENTITIES = ("graph", "graph_widths", "graph_eval")
 
 
 class Codes(list[str]):
-    """Codes, told in few words where a property fails."""
+    """Codes that are told in few words where a property fails: hypothesis warns of longer ones."""
 
     def __repr__(self) -> str:
         return f"{len(self)} codes"
 
 
 @pytest.fixture(scope="module")
-def codes(network: Callable[..., str], warm: Callable[..., None]) -> Codes:
+def codes() -> Codes:
     """Three chains of networks; each step changes two of thirty blocks, so that some are near, and some tied."""
     dice = random.Random(11)
     made = Codes()
@@ -48,9 +50,8 @@ def codes(network: Callable[..., str], warm: Callable[..., None]) -> Codes:
         for _ in range(STEPS):
             for place in dice.sample(range(30), 2):
                 blocks[place] = (blocks[place] + dice.randrange(1, 12)) % 12
-            made.append(network(blocks))
+            made.append(conftest.network(blocks))
     assert len(set(made)) == SIZE
-    warm(made)
     return made
 
 
@@ -104,30 +105,28 @@ def test_tracing_what_is_about_to_be_kept_is_as_good_as_tracing_all(
             assert kept == {alone.corpus.codes[code_index] for code_index in again.kept}
 
 
-def test_other_training_of_one_network_is_said(codes: list[str], curated: Any, told: Any) -> None:
+def test_other_training_of_one_network_is_said(codes: list[str], curated: Any) -> None:
     result = curated([{"nn": "a", "nn_code": codes[0]}, {"nn": "b", "nn_code": codes[STEPS]}])
     for glue, said in (
         ("1", "computes what a computes"),
         ("2", "computes what a computes; same network, other training"),
     ):
         of = {codes[0]: {"graph": "g", "glue": "1"}, codes[STEPS]: {"graph": "g", "glue": glue}}
-        outcome = curate_strict(result.corpus, CurateOptions(), told(result.corpus, of.__getitem__))
+        outcome = curate_strict(result.corpus, CurateOptions(), Told(result.corpus, of.__getitem__))
         assert outcome.decisions[1].reason == said
 
 
-def test_the_folder_says_what_does_not_run(
-    codes: list[str], memory_source: Any, told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_says_what_does_not_run(codes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left out stays in the table of graphs, from which the folder is derived again."""
     failing = {codes[0], codes[STEPS]}
 
     def trace(_rows: Any, code_of: Callable[[int], str], **_: object) -> Any:
-        return told(code_of, lambda code: None if code in failing else {"error": "not_recorded: too long"})
+        return Told(code_of, lambda code: None if code in failing else {"error": "not_recorded: too long"})
 
     monkeypatch.setattr("curate.run.pipeline.GraphTracer", trace)
     rows = rows_of(codes, list(range(SIZE)))
     for name, require in (("plain", False), ("required", True)):
-        curate(memory_source(rows), tmp_path / name, CurateOptions(require_runs=require), jobs=1)
+        curate(MemorySource(rows), tmp_path / name, CurateOptions(require_runs=require), jobs=1)
         assert [check for check in verify(tmp_path / name, jobs=1) if not check.ok] == []
         records = pq.read_table(tmp_path / name / "data" / "records").to_pylist()
         failed = {row["nn"]: (row["runs"], row["runs_error"]) for row in records if not row["runs"]}
@@ -144,9 +143,13 @@ def test_the_folder_says_what_does_not_run(
     [
         ({"unsafe_no_sandbox": True, "graph": "off"}, "nothing is run with --graph off and no --chat"),
         ({"require_runs": True, "graph": "off"}, "--require-runs: a trace says what runs"),
+        ({"unsafe_no_sandbox": True, "graph": "off", "chat": True}, None),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        assert CurateOptions(**options).unsafe_no_sandbox, "conversations alone allow to do without walls"
+        return
     with pytest.raises(UserError, match=re.escape(message)):
         CurateOptions(**options)
 
@@ -163,13 +166,12 @@ VALUES = {
 
 
 def test_prefixes_match_whole_segments() -> None:
-    one, two = (
-        [("GA-1", 0), ("GAN", 1), ("GAN-1", 1), ("ga", 0), ("gab", None)],
-        [("alt-nn1-x", 0), ("alt-nn12-x", None)],
-    )
-    assert [(name, matching_prefix(name, ["ga-", "gan-"])) for name, _ in one] == one
-    assert [(name, matching_prefix(name, ["alt-nn1"])) for name, _ in two] == two
-    assert matching_prefix("x", ["-"]) is matching_prefix("-x", ["-"]) is None
+    for prefixes, expected in (
+        (["ga-", "gan-"], {"GA-1": 0, "GAN": 1, "GAN-1": 1, "ga": 0, "gab": None}),
+        (["alt-nn1"], {"alt-nn1-x": 0, "alt-nn12-x": None}),
+        (["-"], {"x": None, "-x": None}),
+    ):
+        assert {name: matching_prefix(name, prefixes) for name in expected} == expected
 
 
 def network(nn: str, code: int = 0, accuracy: float = 0.5, **row: Any) -> dict[str, Any]:
@@ -193,24 +195,26 @@ wanted_drawn = st.fixed_dictionaries(
         name: st.lists(st.sampled_from([v for v in values if v]), max_size=2, unique=True).map(tuple)
         for name, values in VALUES.items()
     }
+    | {"include": st.sampled_from([(), ("ga",), ("genfractal", "rag"), ("nothing",)])}
 )
 
 
 @given(rows=rows_drawn, wanted=wanted_drawn)
-def test_rows_are_left_out_by_value(
+def test_rows_are_left_out_by_value_and_prefix(
     curated: Any, rows: list[dict[str, Any]], wanted: dict[str, tuple[str, ...]]
 ) -> None:
-    if not all(any(row[name] == value for row in rows) for name, values in wanted.items() for value in values):
+    if not all(any(row[name] == value for row in rows) for name in VALUES for value in wanted[name]):
         with pytest.raises(UserError, match=r"^--(task|dataset|metric) \S+: no row has it; "):
             curated(rows, **wanted)
         return
-    decisions = curated(rows, **wanted).decisions
-    fits = [all(not values or row[name] in values for name, values in wanted.items()) for row in rows]
-    assert [decision.stage != "filter" for decision in decisions] == fits
-    for row, decision in zip(rows, decisions, strict=True):
-        if decision.stage == "filter":
-            first = next(name for name in VALUES if wanted[name] and row[name] not in wanted[name])
-            assert decision.reason == f"{first} is {row[first] or 'not stated'} (--{first})"
+    include = wanted["include"]
+    for row, decision in zip(rows, curated(rows, **wanted).decisions, strict=True):
+        lacks = [name for name in VALUES if wanted[name] and row[name] not in wanted[name]]
+        reasons = [f"{name} is {row[name] or 'not stated'} (--{name})" for name in lacks]
+        if include and not any(f"{row['nn']}-".lower().startswith(f"{prefix}-") for prefix in include):
+            reasons.append(f"name does not start with {', '.join(include)} (--include)")
+        assert (decision.stage == "filter") == bool(reasons)
+        assert decision.reason == reasons[0] if reasons else decision.canonical is not None
 
 
 def test_unknown_value_names_the_nearest_and_the_most_frequent(curated: Any) -> None:
@@ -329,7 +333,7 @@ def test_growth_keeps_its_word(
 
 
 def test_a_code_between_two_splits_is_a_leak_and_twins_of_before_are_inherited(
-    codes: list[str], curated: Any, told: Any, memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    codes: list[str], curated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twins in eval mode across the splits of an older release stay and are listed; what joins them is not kept."""
     rows = rows_of(codes, [0, STEPS, 2 * STEPS])
@@ -337,7 +341,7 @@ def test_a_code_between_two_splits_is_a_leak_and_twins_of_before_are_inherited(
     previous = Previous({corpus.ids[0]: PublishedRecord("n0", "train"), corpus.ids[1]: PublishedRecord("n1", "test")})
     apart = {code: dict.fromkeys(IDENTITIES, str(place) * 64) for place, code in enumerate(far)}
     joined = apart | {far[2]: {"graph": "c", "graph_widths": "0" * 64, "graph_eval": "1" * 64}}
-    outcome = curate_strict(corpus, CurateOptions(), told(corpus, joined.__getitem__), previous)
+    outcome = curate_strict(corpus, CurateOptions(), Told(corpus, joined.__getitem__), previous)
     leak = outcome.decisions[2]
     assert (leak.stage, leak.similarity, outcome.details["inherited"]) == ("leak", 1.0, [])
     assert leak.canonical in (0, 1)
@@ -346,9 +350,9 @@ def test_a_code_between_two_splits_is_a_leak_and_twins_of_before_are_inherited(
 
     twins = {code: {**of, "graph_eval": "e" * 64} for code, of in apart.items()}
 
-    tracer = lambda _rows, code_of, **_: told(code_of, twins.__getitem__)  # noqa: E731
+    tracer = lambda _rows, code_of, **_: Told(code_of, twins.__getitem__)  # noqa: E731
     monkeypatch.setattr("curate.run.pipeline.GraphTracer", tracer)
-    curate(memory_source(rows), tmp_path / "grown", CurateOptions(), previous=previous, jobs=1)
+    curate(MemorySource(rows), tmp_path / "grown", CurateOptions(), previous=previous, jobs=1)
     found = {row["nn"]: row["stage"] for row in pq.read_table(tmp_path / "grown" / "decisions.parquet").to_pylist()}
     assert found == {"a-00": None, "a-10": None, "a-20": "leak"}, "the last is the twin of both"
     records = pq.read_table(tmp_path / "grown" / "data" / "records").to_pylist()
@@ -360,20 +364,18 @@ def test_a_code_between_two_splits_is_a_leak_and_twins_of_before_are_inherited(
     assert checks["leaks"].detail.endswith("none across splits but 1 pair that a previous snapshot kept")
 
 
-def test_from_one_folder_to_the_next(
-    codes: list[str], memory_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_one_folder_to_the_next(codes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a folder and from the Hub, with a network that has gone; and what must be the same."""
     options = CurateOptions(graph="off")
     one = tmp_path / "one"
-    curate(memory_source(rows_of(codes, list(range(20)))), one, options, jobs=1)
+    curate(MemorySource(rows_of(codes, list(range(20)))), one, options, jobs=1)
     previous = read_previous(str(one))
     name = min(record.nn for record in previous.records.values())
     rows = [row for row in rows_of(codes, list(range(30))) if row["nn"] != name]
     other = CurateOptions(graph="off", lexical_threshold=0.8)
     with pytest.raises(UserError, match=r"--previous: it was made with lexical_threshold 0\.9, this run has 0\.8"):
-        curate(memory_source(rows), tmp_path / "two", other, previous=previous)
-    curate(memory_source(rows), tmp_path / "two", options, previous=previous, jobs=1)
+        curate(MemorySource(rows), tmp_path / "two", other, previous=previous)
+    curate(MemorySource(rows), tmp_path / "two", options, previous=previous, jobs=1)
     assert [check for check in verify(tmp_path / "two", jobs=1) if not check.ok] == []
     records = {row["id"]: row["split"] for row in pq.read_table(tmp_path / "two" / "data" / "records").to_pylist()}
     stays = {id_: record.split for id_, record in previous.records.items() if record.nn != name}
@@ -392,7 +394,7 @@ def test_from_one_folder_to_the_next(
     fetched = read_previous(f"hf://datasets/owner/name@{first}")
     assert (fetched.records, fetched.parameters) == (previous.records, previous.parameters)
     assert fetched.parent == previous.parent.model_copy(update={"name": "name"})
-    curate(memory_source(rows), tmp_path / "three", options, previous=fetched, jobs=1)
+    curate(MemorySource(rows), tmp_path / "three", options, previous=fetched, jobs=1)
     for table in ("decisions.parquet", "networks.parquet"):
         assert (tmp_path / "two" / table).read_bytes() == (tmp_path / "three" / table).read_bytes()
     with pytest.raises(UserError, match="owner/name: its manifest"):

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from tests.builders.suites import read_files
+from tests.curate.conftest import MemorySource
 
 Row = dict[str, Any]
 
@@ -36,51 +36,31 @@ def chat_rows() -> list[Row]:
     return rows
 
 
-@pytest.fixture(scope="session")
-def make_chat(memory_source: Any, warm: Callable[..., None]) -> Callable[..., Path]:
-    def make(out: Path, rows: list[Row], **changed: Any) -> Path:
-        warm(row["nn_code"] for row in rows)
-        options = CurateOptions(**({"chat": True} | changed))
-        with redirect_stderr(io.StringIO()), pytest.MonkeyPatch.context() as patch:  # lines of progress
-            patch.setattr("curate.folder.chat.MAX_TOKENS", MAX_TOKENS)
-            curate(memory_source(rows), out, options, jobs=1)
-        return out
-
-    return make
+def make_chat(out: Path, rows: list[Row], **changed: Any) -> Path:
+    options = CurateOptions(**({"chat": True} | changed))
+    with redirect_stderr(io.StringIO()), pytest.MonkeyPatch.context() as patch:  # lines of progress
+        patch.setattr("curate.folder.chat.MAX_TOKENS", MAX_TOKENS)
+        curate(MemorySource(rows), out, options, jobs=1)
+    return out
 
 
 @pytest.fixture(scope="session")
-def rows() -> list[Row]:
-    return chat_rows()
-
-
-@pytest.fixture(scope="session")
-def networks() -> dict[str, str]:
-    return NETWORKS
-
-
-@pytest.fixture(scope="session")
-def snapshot(make_chat: Callable[..., Path], rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The snapshot of all networks; not to be changed."""
-    return make_chat(tmp_path_factory.mktemp("chat") / "snapshot", rows)
+    return make_chat(tmp_path_factory.mktemp("chat") / "snapshot", chat_rows())
 
 
-@pytest.fixture(scope="session")
-def read_chat() -> Callable[[Path], dict[tuple[str, str], Row]]:
+def read_chat(folder: Path) -> dict[tuple[str, str], Row]:
     """The conversations of a folder by network and kind; their contents also as system, user, assistant."""
-
-    def read(folder: Path) -> dict[tuple[str, str], Row]:
-        found = {}
-        for path in sorted(folder.glob("data/chat/*.parquet")):
-            for row in pq.read_table(path).to_pylist():
-                contents = {message["role"]: message["content"] for message in row["messages"]}
-                key = row["nn"].removeprefix("net-"), row["task"]
-                found[key] = row | contents | {"split": path.name.partition("-")[0]}
-        return found
-
-    return read
+    found = {}
+    for path in sorted(folder.glob("data/chat/*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            contents = {message["role"]: message["content"] for message in row["messages"]}
+            key = row["nn"].removeprefix("net-"), row["task"]
+            found[key] = row | contents | {"split": path.name.partition("-")[0]}
+    return found
 
 
 @pytest.fixture(scope="session")
-def chat(snapshot: Path, read_chat: Callable[[Path], dict[tuple[str, str], Row]]) -> dict[tuple[str, str], Row]:
+def chat(snapshot: Path) -> dict[tuple[str, str], Row]:
     return read_chat(snapshot)

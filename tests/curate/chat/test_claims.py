@@ -17,6 +17,7 @@ from curate.folder.chat import MEASURE, Fault, NetworkFacts, find_faults, plan_f
 from manifests.conversations import read_fenced_code
 from manifests.records import CHAT_KINDS
 from tests.builders.suites import read_files, table
+from tests.curate.chat.conftest import NETWORKS
 
 Row = dict[str, Any]
 Chat = dict[tuple[str, str], Row]
@@ -38,10 +39,10 @@ def answer_code(row: Row) -> str:
     return code
 
 
-def test_design_names_the_measures_of_the_file_that_it_gets(chat: Chat, networks: dict[str, str]) -> None:
+def test_design_names_the_measures_of_the_file_that_it_gets(chat: Chat) -> None:
     row = chat["plain", "design"]
-    assert answer_code(row) == networks["plain"]
-    net = build(networks["plain"])
+    assert answer_code(row) == NETWORKS["plain"]
+    net = build(NETWORKS["plain"])
     assert sum(p.numel() for p in net.parameters()) == 322
     for fact in (
         "for the task img-classification on the data set cifar-10.",
@@ -61,13 +62,13 @@ def test_results_of_other_sizes_are_not_stated(chat: Chat) -> None:
     assert "Recorded result" not in asked, "the network of that result had another vocabulary"
 
 
-def test_a_repair_fails_as_stated_and_is_answered_with_the_file(chat: Chat, networks: dict[str, str]) -> None:
+def test_a_repair_fails_as_stated_and_is_answered_with_the_file(chat: Chat) -> None:
     repaired = {name: row for (name, kind), row in chat.items() if kind == "repair"}
     assert {"plain", "blocks"} <= set(repaired)
     for name, row in repaired.items():
-        assert answer_code(row) == networks[name]
+        assert answer_code(row) == NETWORKS[name]
         (broken,) = read_fenced_code(row["user"])
-        changed = [line for line in difflib.ndiff(networks[name].split("\n"), broken.split("\n")) if line[0] in "+-"]
+        changed = [line for line in difflib.ndiff(NETWORKS[name].split("\n"), broken.split("\n")) if line[0] in "+-"]
         assert 1 <= len(changed) <= 2, "one line differs"
         if name == "captions":
             continue  # it is run on other inputs
@@ -81,26 +82,20 @@ def test_a_repair_fails_as_stated_and_is_answered_with_the_file(chat: Chat, netw
         assert [line for line in row["user"].split("\n") if line.startswith('  File "network.py"')] == lines
 
 
-def test_each_network_and_kind_has_a_conversation_or_a_reason(
-    snapshot: Path, chat: Chat, networks: dict[str, str]
-) -> None:
+def test_each_network_and_kind_has_a_conversation_or_a_reason(snapshot: Path, chat: Chat) -> None:
     rows = pq.read_table(snapshot / "chat_drops.parquet").to_pylist()
     drops = {(row["nn"].removeprefix("net-"), row["task"]): (row["reason"], row["detail"]) for row in rows}
     assert not set(drops) & set(chat)
-    assert set(drops) | set(chat) == {(name, kind) for name in networks for kind in CHAT_KINDS}
+    assert set(drops) | set(chat) == {(name, kind) for name in NETWORKS for kind in CHAT_KINDS}
     assert {kind for _, kind in chat} == set(CHAT_KINDS)
-    for name, kinds, reason, detail in (
-        ("fails", CHAT_KINDS, "does_not_run", "construct_failed: KeyError: 'width'"),
-        ("elsewhere", CHAT_KINDS, "does_not_run", "missing_dependency: ModuleNotFoundError"),
-        ("unknown", CHAT_KINDS, "does_not_run", "unknown_input: prm names no transform"),
-        ("long", CHAT_KINDS, "too_long", "tokens; the limit is 1,500"),
+    for name, reason, detail in (
+        ("fails", "does_not_run", "construct_failed: KeyError: 'width'"),
+        ("unknown", "does_not_run", "unknown_input: prm names no transform"),
+        ("long", "too_long", "tokens; the limit is 1,500"),
     ):
-        for kind in kinds:
+        for kind in CHAT_KINDS:
             assert drops[name, kind][0] == reason
             assert detail in drops[name, kind][1]
-
-
-# What is measured of a network that runs.
 
 
 CASE = InputCase((2, 3, 8, 8), (4,))
@@ -160,22 +155,13 @@ def answers() -> dict[str, Any]:
         return {reply.key: read_answer(reply) for reply in MEASURE.run(box, requests)}
 
 
-def test_a_drawn_architecture_is_not_measured(answers: dict[str, Any]) -> None:
-    answer = answers["drawn"]
-    assert (answer.runs, answer.category) == (False, "not_measured")
-    assert answer.error.startswith("chance decides its architecture: {'parameters': 9650, ")
-
-
-def test_what_does_not_run_says_why(answers: dict[str, Any]) -> None:
-    assert answers["fails"].fault == "no_net: the file defines no class Net"
-
-
-def test_what_weights_and_inputs_decide_is_left_out(answers: dict[str, Any]) -> None:
-    assert answers["detects"] == NetworkFacts(26, 26, 0, {"Conv2d": 1, "Linear": 1}, ())
-
-
-def test_layers_parameters_and_multiply_adds(answers: dict[str, Any]) -> None:
+def test_what_is_measured_of_a_network_that_runs(answers: dict[str, Any]) -> None:
     """Losses and own classes are no layers, a shared one is one; what only ran in vain is not counted as run."""
+    assert answers["fails"].fault == "no_net: the file defines no class Net"
+    drawn = answers["drawn"]
+    assert (drawn.runs, drawn.category) == (False, "not_measured")
+    assert drawn.error.startswith("chance decides its architecture: {'parameters': 9650, ")
+    assert answers["detects"] == NetworkFacts(26, 26, 0, {"Conv2d": 1, "Linear": 1}, ())
     facts = answers["parts"]
     assert facts.layers == {"Linear": 2, "Conv2d": 1, "LazyLinear": 1, "MultiheadAttention": 1, "ReLU": 1}
     assert facts.parameters == facts.trainable + 100 == (4 * 3 + 4) + 2 * (4 * 4 + 4) + (12 * 4 + 12) + 100
@@ -227,8 +213,5 @@ def test_one_fault_of_each_kind_is_tried_in_an_order_of_the_seed_and_the_record(
     assert plan_faults(BEFORE, 0, "a") == plans[0]
     assert len({tuple(one) for one in kinds}) > 5
     assert len({fault for plan in plans for fault in plan if fault.kind == "wrong_attribute"}) > 2
-
-
-def test_a_file_that_does_not_parse_is_refused() -> None:
     with pytest.raises(SyntaxError):
         plan_faults("def f(:\n", 0, "a")

@@ -1,7 +1,6 @@
 """Conversations of a snapshot as prompts with completions, in the form that trainers read."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,9 @@ import pytest
 from lemur.export.command import export_folder
 from lemur_core.files.errors import UserError
 from manifests.conversations import chat_rows
+from tests.curate.chat import conftest
 
 Row = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def licensed(make_chat: Callable[..., Path], rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_chat(tmp_path_factory.mktemp("licensed") / "snapshot", rows, license="MIT")
 
 
 def read(folder: Path, name: str) -> dict[str, list[Row]]:
@@ -25,7 +20,8 @@ def read(folder: Path, name: str) -> dict[str, list[Row]]:
     return {path.name.partition("-")[0]: pq.read_table(path).to_pylist() for path in paths}
 
 
-def test_completions_are_the_conversations(licensed: Path, tmp_path: Path) -> None:
+def test_completions_are_the_conversations(tmp_path: Path) -> None:
+    licensed = conftest.make_chat(tmp_path / "snapshot", conftest.chat_rows(), license="MIT")
     report = export_folder(licensed, "prompt-completion", tmp_path / "out")
     tables, rows = read(tmp_path / "out", "prompt_completion"), list(chat_rows(licensed))
     exported = [(split, row) for split, part in tables.items() for row in part]

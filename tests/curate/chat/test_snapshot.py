@@ -5,7 +5,7 @@ import re
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ from curate.kinds import verify
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import UserError
 from lemur_core.sandbox import cached
 from manifests.conversations import read_fenced_code
 from manifests.folders.cards import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.records import CHAT_KINDS
 from tests.builders.suites import table
+from tests.curate.chat.conftest import NETWORKS, chat_rows, make_chat, read_chat
+from tests.curate.conftest import MemorySource
 
 Row = dict[str, Any]
 Chat = dict[tuple[str, str], Row]
@@ -42,10 +43,10 @@ def test_the_folder_is_sound(snapshot: Path) -> None:
 
 @pytest.mark.slow
 def test_shuffled_rows_give_the_same_bytes_and_run_nothing_again(
-    snapshot: Path, make_chat: Callable[..., Path], rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cached, "Sandbox", None)  # any experiment that is not known would start one
-    again = make_chat(tmp_path / "again", random.Random(3).sample(rows, len(rows)))
+    again = make_chat(tmp_path / "again", random.Random(3).sample(chat_rows(), 3 * len(NETWORKS)))
     names = [path.relative_to(snapshot) for path in snapshot.glob("data/**/*.parquet")]
     names = [name for name in names if name.parts[1] != "stats"]  # these keep the order of the input
     for name in (*names, "chat_drops.parquet", "README.md"):
@@ -53,10 +54,8 @@ def test_shuffled_rows_give_the_same_bytes_and_run_nothing_again(
 
 
 @pytest.mark.slow
-def test_another_seed_draws_other_splits_and_faults(
-    make_chat: Callable[..., Path], rows: list[Row], read_chat: Callable[[Path], Chat], chat: Chat, tmp_path: Path
-) -> None:
-    folder = make_chat(tmp_path / "other", rows, seed=7)
+def test_another_seed_draws_other_splits_and_faults(chat: Chat, tmp_path: Path) -> None:
+    folder = make_chat(tmp_path / "other", chat_rows(), seed=7)
     other = read_chat(folder)
     both = [key for key in chat.keys() & other.keys() if key[1] == "repair"]
     assert any(chat[key]["variant"] != other[key]["variant"] for key in both)
@@ -73,18 +72,18 @@ def test_the_counts_of_manifest_and_card(snapshot: Path, chat: Chat, capsys: pyt
     kinds = Counter(kind for _, kind in chat)
     assert found["rows"] == len(chat)
     assert found["kinds"] == {kind: kinds[kind] for kind in CHAT_KINDS}
-    assert found["drops"]["design"] == {"does_not_run": 3, "too_long": 1}
+    assert found["drops"]["design"] == {"does_not_run": 2, "too_long": 1}
     assert found["dropped"] == sum(sum(reasons.values()) for reasons in found["drops"].values())
-    assert found["rows"] + found["dropped"] == 7 * len(CHAT_KINDS)
+    assert found["rows"] + found["dropped"] == len(NETWORKS) * len(CHAT_KINDS)
     assert manifest.details["chat"]["license"] == "NOASSERTION"
     text = (snapshot / "README.md").read_text()
-    assert "| `does_not_run` | 3 |" in text
+    assert "| `does_not_run` | 2 |" in text
     assert "- config_name: chat\n" in text
     assert f"| `NOASSERTION` | {len(chat)} |" in text
     lengths = sorted(row["n_tokens"] for (_, kind), row in chat.items() if kind == "repair")
     assert f"| {len(lengths)} | {lengths[(len(lengths) - 1) // 2]:,} | {lengths[-1]:,} |" in text
     print(summary_text(snapshot, manifest, as_json=False))
-    line = rf"chat +{len(chat)}  conversations: {kinds['design']} design, .*; {14 - len(chat)} not made"
+    line = rf"chat +{len(chat)}  conversations: {kinds['design']} design, .*; {2 * len(NETWORKS) - len(chat)} not made"
     assert re.search(line, capsys.readouterr().out)
 
 
@@ -113,23 +112,12 @@ def test_the_documentation_knows_every_reason() -> None:
     assert all(f"`{reason}`" in documented for reason in {*given, "near_split"})
 
 
-def test_without_the_option_there_is_nothing_of_it(
-    memory_source: Any, rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_option_there_is_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("curate.run.pipeline.build_chat", None)
-    curate(memory_source(rows), tmp_path / "plain", CurateOptions(), jobs=1)
+    curate(MemorySource(chat_rows()), tmp_path / "plain", CurateOptions(graph="off"), jobs=1)
     assert not (tmp_path / "plain" / "data" / "chat").exists()
     assert "chat" not in (tmp_path / "plain" / "README.md").read_text()
     assert "chat" not in read_manifest(tmp_path / "plain").counts
-
-
-@table(__file__, "snapshot.md", "Options that do not go together are refused", globals())
-def test_options_that_do_not_go_together_are_refused(options: Mapping[str, Any], message: str | None) -> None:
-    if message is None:
-        assert CurateOptions(**options).unsafe_no_sandbox, "conversations alone allow to do without walls"
-        return
-    with pytest.raises(UserError, match=message):
-        CurateOptions(**options)
 
 
 @pytest.fixture
