@@ -23,7 +23,7 @@ from tests.builders.servers import keep_pools, keep_servers
 
 settings.register_profile(
     "lemur",
-    max_examples=40,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     database=None,

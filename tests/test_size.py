@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 46_126,
-    "files of code": 269,
-    "lines of tests and their cases": 47_613,
-    "lines of benchmarks": 5_447,
-    "words of documents": 15_634,
+    "lines of code": 43_673,
+    "files of code": 263,
+    "lines of tests and their cases": 44_255,
+    "lines of benchmarks": 4_792,
+    "words of documents": 14_419,
     "commands": 26,
-    "options": 143,
+    "options": 134,
 }
 #: Written by commands, from the parsers and records.
 GENERATED = {ROOT / "docs" / name for name in ("commands.md", "columns.md", "api.md")}

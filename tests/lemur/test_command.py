@@ -245,7 +245,12 @@ def test_rows_of_which_none_can_be_used(place: Path, lemur_here: Any) -> None:
 
 def test_names_of_others_do_not_reach_the_terminal_as_they_are(place: Path, lemur_here: Any) -> None:
     name = "no\x1b]0;title\x07\x1b[31m\nsuch"
-    for command in (["curate", name, "--out", "x"], ["verify", name], ["show", name, "a"], ["search", "x", "--in", name]):
+    for command in (
+        ["curate", name, "--out", "x"],
+        ["verify", name],
+        ["show", name, "a"],
+        ["search", "x", "--in", name],
+    ):
         done = lemur_here(*command, cwd=place)
         assert_one_line(done, 1, "no\\x1b]0;title\\x07\\x1b[31m\\nsuch")
         assert "\x1b" not in done.stderr
