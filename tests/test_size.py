@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 43_673,
+    "lines of code": 43_677,
     "files of code": 263,
-    "lines of tests and their cases": 44_255,
+    "lines of tests and their cases": 44_264,
     "lines of benchmarks": 4_792,
-    "words of documents": 14_419,
+    "words of documents": 14_426,
     "commands": 26,
     "options": 134,
 }

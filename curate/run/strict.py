@@ -51,16 +51,20 @@ def curate_strict(
         near.clear()
         near.graphs, near.differ = get_computations(traces), differ if options.graphs == "keep-different" else None
         if leaks is None:
-            return select(order, near)
-        verdicts, inherited[:] = select_grown(order, near, leaks, corpus, published, name_computations(traces))
+            verdicts = select(order, near)
+        else:
+            verdicts, inherited[:] = select_grown(order, near, leaks, corpus, published, name_computations(traces))
+        considered.update(code_index for code_index, verdict in verdicts.items() if verdict.kept)
         return verdicts
 
     while True:  # ends: each pass traces a code that was unknown, or leaves one out
+        considered: set[int] = set()  # kept on trial, too: these decide what is kept for a support
         verdicts, rescued, shortfalls = select_with_support(records, options, features, decide)
         kept = [code_index for code_index in records.order if verdicts[code_index].kept]
-        representatives = {code_index: records.representatives[code_index] for code_index in kept}
-        if tracer is not None and not representatives.keys() <= traces.keys():
-            traces = tracer.trace(representatives)
+        if tracer is not None and not considered <= traces.keys():
+            traces = tracer.trace(
+                {code_index: records.representatives[code_index] for code_index in sorted(considered)}
+            )
             continue
         failed = {
             code_index: NOT_RUN + (traces[code_index].error or "")
