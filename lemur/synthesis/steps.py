@@ -200,7 +200,7 @@ class Prover:
             self._index.read(f"attempt {network.attempt.number} of this run", network.code or "")
             for network in networks
         ]
-        compared = self._index.compare(queries, self._tracer if self._index.has_graphs else None)
+        compared = self._index.compare(queries, self._tracer)
         for network, novelty in zip(networks, compared, strict=True):
             near = next(map(asdict, novelty.nearest), None)
             network.facts["nearest"] = near and {name: near[name] for name in _NEAREST}

@@ -75,7 +75,7 @@ def outline_code(code: str) -> Outline | str:
     try:
         return outline_tree(ast.parse(decode_python(code)))
     except SyntaxError as error:
-        return f"not Python {PYTHON}: line {error.lineno or 1}: {error.msg}"[:200]
+        return f"not Python for this interpreter: line {error.lineno or 1}: {error.msg}"[:200]
     except ValueError as error:
         return f"not Python: {error}"[:200]
     except (RecursionError, MemoryError):

@@ -355,7 +355,7 @@ def test_interrupted(place: Path, curating: subprocess.Popen[str], number: signa
     assert leftovers(place) == []
     assert_end(children)
     cache = place.parent / "cold"
-    assert list(cache.rglob("*.parquet")), "the next run starts from nothing"
+    assert list(cache.rglob("*.arrow")), "the next run starts from nothing"
     assert not list(cache.rglob("*.part"))
 
 
