@@ -266,6 +266,7 @@ def _in_all_modes(
 
         for mode in ("eval", "train"):
             module.train(mode == "train")
+            # Further arguments run once in eval mode, below: that also notes what they return.
             if number or (mode == "eval" and backward):
                 with counting_work() as counted:
                     step(f"{mode} without gradients, inputs {number}", partial(_forward, module, inputs))

@@ -203,7 +203,6 @@ def draw(library: Path, options: AttemptOptions) -> tuple[list[Attempt], int]:
             every = [facts for facts in map(json.loads, lines) if facts["block"] in rows]
             specs = [(Spec.model_validate(facts), rows[facts["block"]]) for facts in every]
         pool = [(spec, json.loads(row.arguments or "")) for spec, row in specs if _is_eligible(spec, row)]
-        graphs = next((graphs_in_spec(spec.algorithm) for spec, _ in pool if spec.algorithm is not None), None)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"{library}: damaged: {str(error).splitlines()[0]}; run `lemur verify`, or extract it again"
@@ -213,8 +212,10 @@ def draw(library: Path, options: AttemptOptions) -> tuple[list[Attempt], int]:
             f"{library}: no block is eligible: none of the selected ones ran with plain arguments, one tensor in and"
             " one out, and has a graph and a permissive license; select others"
         )
+    algorithm = pool[0][0].algorithm
+    assert algorithm is not None, "an eligible block has one"
     try:
-        load_graphs(graphs or {})  # the graphs of one folder are of one release
+        load_graphs(graphs_in_spec(algorithm))  # the graphs of one folder are of one release
     except ValueError as error:
         raise UserError(f"{library}: {error}; extract it again, or use that torch") from error
     generator = random.Random(options.seed)

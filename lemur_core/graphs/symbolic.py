@@ -32,9 +32,6 @@ class _ObservedSize:
     values: tuple[float, ...]
 
 
-Dimension = int | Size
-
-
 def merge_runs(graphs: Sequence[Graph]) -> Graph | None:
     """Combine several runs into one graph that holds all values of each number that differs.
 
