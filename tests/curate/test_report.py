@@ -183,7 +183,7 @@ def test_options_and_what_they_left_out_are_told(run: Run) -> None:
 
 def test_invalid_rows_are_grouped_by_reason(snapshot: Path) -> None:
     assert table_of(report_of(snapshot), "Invalid rows") == [
-        ["not Python N.N: line N: invalid syntax", "29: broken-1, 30: broken-2", "2"],
+        ["not Python for this interpreter: line N: invalid syntax", "29: broken-1, 30: broken-2", "2"],
         ["nn\\_code is missing", "31: empty", "1"],
     ]
 
