@@ -146,8 +146,8 @@ class AttemptError(Exception):
 
     @property
     def message(self) -> str:
-        """The type and message in one line."""
-        return f"{name_type(self.cause)}: {' '.join(str(self).split())}"[:400]
+        """The type and message in one line, the same on every machine."""
+        return f"{name_type(self.cause)}: {to_line(str(self), 400)}"
 
     @property
     def kind(self) -> str:
