@@ -32,15 +32,15 @@ def train(
       lemur experts train experts.toml
       lemur experts train experts.toml --domain timm
     """
-    from lemur.experts.facts import load_settings, table_lines
+    from lemur.experts.facts import load_settings
     from manifests.folders.manifest import read_manifest
 
     loaded = load_settings(settings)
     from lemur.experts.injection import Workspace  # loads torch
 
     folder = Workspace(loaded, force).train(domains or ())
-    counts = read_manifest(folder).counts
-    print(json.dumps(counts, indent=2) if as_json else "\n".join([*table_lines(counts), f"-> {folder / 'report.md'}"]))
+    report = folder / "report.md"
+    print(json.dumps(read_manifest(folder).counts, indent=2) if as_json else f"{report.read_text('utf-8')}-> {report}")
 
 
 @app.command()

@@ -34,14 +34,15 @@ from lemur.experts.facts import (
 from lemur.experts.injection import (
     MARK,
     Codebook,
-    Frame,
+    FewShot,
     Language,
-    Router,
     Workspace,
     centers,
+    compare,
     count_common,
     load_model,
     prompt_of,
+    route,
 )
 from lemur.folders import verify_folder
 from lemur_core.files.atomic import sha256_file
@@ -179,11 +180,11 @@ def test_a_further_domain_takes_questions_or_leaves_them(domains: list[Tensor], 
     names = [GENERAL, *(f"d{at}" for at in range(1, len(domains)))]
     made = {name: centers(states, 5, seed=0) for name, states in zip(names, domains, strict=True)}
     assert all(torch.allclose(found.norm(dim=1), torch.ones(len(found))) for found in made.values())
-    before, after = Router({name: made[name] for name in names[:-1]}), Router(made)
-    assert all(torch.equal(before.cosines(asked)[name], after.cosines(asked)[name]) for name in names[:-1])
-    for one, other in zip(before.route(asked), after.route(asked), strict=True):
+    before, after = compare(asked, {name: made[name] for name in names[:-1]}), compare(asked, made)
+    assert all(torch.equal(before[name], after[name]) for name in names[:-1])
+    for one, other in zip(route(before), route(after), strict=True):
         assert other in (one, names[-1])
-    assert Router(dict(reversed(made.items()))).route(asked) == after.route(asked)
+    assert route(compare(asked, dict(reversed(made.items())))) == route(after)
 
 
 def test_prototypes_find_the_groups_and_what_is_between_or_far_is_general() -> None:
@@ -192,9 +193,9 @@ def test_prototypes_find_the_groups_and_what_is_between_or_far_is_general() -> N
     assert sorted((centers(states, 4, seed=0) @ ends.T).argmax(1).tolist()) == [0, 1, 2, 3]
     assert len(centers(states[:2].repeat(3, 1), 4, seed=0)) == 2
     prototypes = {name: torch.eye(3)[at : at + 1] for at, name in enumerate(("a", "b", GENERAL))}
-    asked = torch.tensor([[1.0, 0.9, 0], [3.0, 0.1, 0]])
-    assert Router(prototypes).route(asked) == ["a", "a"]
-    assert Router(prototypes, least=0.9).route(asked) == [GENERAL, "a"]
+    cosines = compare(torch.tensor([[1.0, 0.9, 0], [3.0, 0.1, 0]]), prototypes)
+    assert route(cosines) == ["a", "a"]
+    assert route(cosines, least=0.9) == [GENERAL, "a"]
 
 
 def _fit(key: str, stop: int | None = None) -> nn.Module:
@@ -237,7 +238,7 @@ def test_what_is_injected_stands_at_the_mark() -> None:
     question = "lines of a B ?"
     language = tiny([prompt_of(question, "12")] * 9)
     (vector,) = language.embed([language.ids(" 12")])
-    (put,) = language.embed_injected([prompt_of(question, MARK)], vector)
+    put = language.inject(prompt_of(question, MARK), vector[0])
     (read,) = language.embed_prompts([prompt_of(question, "12")])
     assert torch.equal(put, read)
     plain = language.embed_prompts([prompt_of(question)])
@@ -247,11 +248,11 @@ def test_what_is_injected_stands_at_the_mark() -> None:
 @pytest.mark.parametrize("frozen", [False, True])
 def test_losses_and_answers_are_those_of_each_row_alone(frozen: bool) -> None:
     """Beside transformers' own, one row at a time, without padding and without a common start that is read once."""
-    frame = Frame([("lines of a B ?", "a B lines 12", "12"), ("weights of c D ?", "c D parameters 70", "70")])
-    language = tiny([frame.prompt("lines of e F ?")] * 9, width=32, layers=2)
+    few_shot = FewShot([("lines of a B ?", "a B lines 12", "12"), ("weights of c D ?", "c D parameters 70", "70")])
+    language = tiny([few_shot.prompt("lines of e F ?")] * 9, width=32, layers=2)
     vectors = torch.randn(3, 32, requires_grad=True)
     asked, answers = ("lines of e F ?", "weights of B ?", "the size"), ["3", "1", "58"]
-    inputs = language.embed_injected([frame.prompt(text, MARK) for text in asked], vectors)
+    inputs = list(map(language.inject, [few_shot.prompt(text, MARK) for text in asked], vectors))
     assert count_common(inputs) > 30
     assert count_common(inputs[:1]) == count_common([row[-9:] for row in inputs]) == 0
     if frozen:
@@ -296,8 +297,7 @@ def test_a_domain_from_settings_to_answers_and_then_another(
     for arm in set(ARMS) - {"routed"}:  # a question may be routed to the further domain
         assert counts["scores"][arm]["alpha"] == alone["scores"][arm]["alpha"]
     assert set(counts["scores"]["oracle"]) == {"alpha", "beta", "all"}
-    assert counts["found"]["base_unchanged"]
-    assert set(counts["found"]["routing"]) == {"alpha", "beta", GENERAL}
+    assert set(counts["routing"]) == {"alpha", "beta", GENERAL}
     tokens = {arm: scores["all"]["tokens"] for arm, scores in counts["scores"].items()}
     assert tokens["expert"] == 0 < tokens["closed"] < tokens["oracle"] == tokens["shuffled"] < tokens["told"]
 
