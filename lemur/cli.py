@@ -26,8 +26,8 @@ import lemur.export.cli
 import lemur.synthesis.cli
 import manifests.cli
 import train.cli
-from lemur import rooms as kept
-from lemur.rooms import VARIABLE, bound_cache, read_ceiling, remove_leftovers
+from lemur.rooms import VARIABLE, bound_cache, find_rooms, measure_room, read_ceiling
+from lemur.rooms import prune as prune_rooms
 from lemur_core.files.atomic import remove_dead
 from lemur_core.files.cache import cache_folder, uses_rooms
 from lemur_core.files.errors import DamagedError, UsageError, UserError
@@ -347,21 +347,23 @@ def cache(
     """
     if older_than is not None and not prune:
         raise UsageError("--older-than: only has an effect with --prune; add --prune")
-    ceiling, chosen = kept.read_ceiling(), kept.list_rooms(rooms or ())
+    ceiling, chosen = read_ceiling(), find_rooms(rooms or ())
     freed, in_use = 0, list[str]()
+    sizes = {room.name: measure_room(room) for room in chosen}
     if prune:
-        freed, in_use = kept.prune(chosen, older_than=None if older_than is None else older_than * 86_400)
+        freed, in_use = prune_rooms(chosen, older_than=None if older_than is None else older_than * 86_400)
     folder = str(cache_folder())
     if as_json:
-        summary = {"folder": folder, "ceiling": ceiling, "freed": freed, "in_use": in_use}
-        print(json.dumps({**summary, "rooms": [asdict(room) for room in chosen]}, indent=2))
+        facts = [{"name": name, "size": size, "files": files} for name, (size, files) in sizes.items()]
+        summary = {"folder": folder, "ceiling": ceiling, "freed": freed, "in_use": in_use, "rooms": facts}
+        print(json.dumps(summary, indent=2))
     elif prune:
         print(f"{freed / 2**20:,.1f} MiB freed in {folder}")
     else:
-        for room in chosen:
-            print(f"{room.name:<12}{room.size / 2**20:>12,.1f} MiB  {room.files:>9,} files")
+        for name, (size, files) in sizes.items():
+            print(f"{name:<12}{size / 2**20:>12,.1f} MiB  {files:>9,} files")
         bound = "no ceiling" if ceiling is None else f"ceiling {ceiling / 2**30:.3g} GiB"
-        print(f"{'all':<12}{sum(r.size for r in chosen) / 2**20:>12,.1f} MiB  in {folder} ({bound})")
+        print(f"{'all':<12}{sum(size for size, _ in sizes.values()) / 2**20:>12,.1f} MiB  in {folder} ({bound})")
     if in_use:
         note(f"{', '.join(in_use)}: used by another command, so not removed")
 
@@ -424,7 +426,8 @@ def _bound_cache() -> None:
     with contextlib.suppress(OSError):  # the work is done
         if not uses_rooms():
             return
-        remove_leftovers()
+        for room in find_rooms():
+            remove_dead(room)
         freed = bound_cache(read_ceiling())
         if freed:
             note(f"cache: {freed / 2**20:,.1f} MiB that were not used for long removed; {VARIABLE} sets the ceiling")
