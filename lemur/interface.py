@@ -1,4 +1,4 @@
-"""The Python interface over all packages: any finished folder, synthesis, and the whole pipeline.
+"""The Python interface over all packages: what a contribution, a comparison, a synthesis and the Hub need.
 
 Everything here calls the modules below; the command line and programs therefore do the same.
 """
@@ -12,69 +12,14 @@ from lemur.desk.diff import Difference
 from lemur.desk.diff import diff as compare_corpora
 from lemur.desk.gate import GateReport
 from lemur.desk.gate import gate as check_contribution
-from lemur.folders import show as show_item
 from lemur.folders import verify_folder
 from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
-from manifests.folders.kinds import Check, FoundItem
 from manifests.interface import open_folder
 from manifests.publish.publishing import PublishReport
 from manifests.publish.publishing import publish as publish_folder
-
-
-def verify(folder: PathLike, *, jobs: int | None = None) -> tuple[Check, ...]:
-    """Read a finished folder of any kind again, and check its digests, schemas, counts and guarantees.
-
-    Code of the folder runs in the sandbox alone: the printed calls of an extraction.
-
-    Args:
-        folder: a folder that any command wrote.
-        jobs: worker processes; all cores by default.
-
-    Returns:
-        All checks in a fixed order, each with its name, `ok` and a detail.
-
-    Raises:
-        UserError: if the folder has no valid manifest.
-
-    Example:
-        ```python
-        from lemur import verify
-
-        failed = [check.name for check in verify("snapshot") if not check.ok]
-        assert not failed
-        ```
-    """
-    with hide_progress():
-        return tuple(verify_folder(Path(folder), jobs=jobs))
-
-
-def show(wanted: PathLike, *folders: PathLike) -> FoundItem:
-    """Return what an item of a finished folder is, why it was kept, removed or failed, and where it is from.
-
-    Args:
-        wanted: a network, a record id, a block, a conversation, a run (or `net`); or a Python file that
-            `lemur train assemble` wrote.
-        folders: the folder that has it, then those that it was built from; for a Python file, those that have its
-            blocks.
-
-    Returns:
-        Its facts, the lines that `lemur show` prints, and the links of its chain back to source lines.
-
-    Raises:
-        UserError: if a folder is not finished, or nothing in it has this name.
-
-    Example:
-        ```python
-        from lemur import show
-
-        for link in show("SqueezeExcitation", "blocks").links:
-            print(link.what, link.name)
-        ```
-    """
-    return show_item(os.fspath(wanted), list(map(Path, folders)))
 
 
 def gate(
