@@ -199,8 +199,8 @@ def _shorten(value: object) -> str:
 
 @app.command(rich_help_panel="Any folder")
 def show(
-    words: Annotated[
-        list[str],
+    name: Annotated[
+        str,
         typer.Argument(metavar="NAME", help="A network, block, conversation or run; or an assembled network's file."),
     ],
     folders: Annotated[
@@ -221,17 +221,12 @@ def show(
     from lemur.folders import print_item
     from lemur.folders import show as find
 
-    *place, name = words
-    if len(place) > 1 or (place and folders):
-        raise UsageError("show: pass one name and its folder: lemur show NAME --in DIR")
-    item = find(name, [*map(Path, place), *(folders or ())])
-    drawn = None
+    item = find(name, folders or ())
     if graph is not None:
         if item.draw is None:
             raise UserError(f"{name}: has no graph to draw")
-        drawn = item.draw(graph)
-        note(drawn)
-    print_item(item, as_json=as_json, drawn=None if drawn is None else graph)
+        note(item.draw(graph))
+    print_item(item, as_json=as_json, drawn=graph)
 
 
 @app.command(rich_help_panel="The full pipeline, small")
@@ -406,7 +401,7 @@ def run() -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}; no output was written: free space, or choose another folder", 1)
+        _fail(f"{where}{error.strerror or error}; nothing unfinished was left: free space, or choose another folder", 1)
     return status or 0
 
 
