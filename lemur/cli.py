@@ -49,16 +49,6 @@ _EXTRACT = "Extract: repositories in, validated blocks out"
 #: The exception of Typer for an invalid command line: click's class, or since 0.26 its own copy of it.
 _WrongLine = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
-#: Words of the library that reads the values of options, and what we say instead.
-_WORDS = (
-    ("Input should be a valid integer, unable to parse string as an integer", "not a whole number"),
-    ("Input should be a valid number, unable to parse string as a number", "not a number"),
-    ("Input should be greater than or equal to", "must be at least"),
-    ("Input should be less than or equal to", "must be at most"),
-    ("Input should be", "must be"),
-    ("Value error, ", ""),
-)
-
 #: The commands in the order of --help: as a newcomer would use them.
 _ORDER = (
     *("demo", "extract", "show", "search", "rebuild", "migrate", "curate", "novel", "gate", "diff"),
@@ -376,9 +366,13 @@ def run() -> int:
         status = _run_command()
         _bound_cache()
     except _WrongLine as error:
+        from pydantic import ValidationError
+
+        from manifests.records import describe_fault
+
+        if isinstance(error.__cause__, ValidationError):  # Typer reads numbers with Pydantic
+            error.message = describe_fault(error.__cause__.errors()[0])
         message = " ".join(error.format_message().split())
-        for theirs, ours in _WORDS:
-            message = message.replace(theirs, ours)
         if not message:  # no command: Typer has printed the help
             sys.exit(2)
         where = error.ctx.command_path if error.ctx is not None else "lemur"

@@ -407,7 +407,7 @@ def check_answers(folder: Folder) -> Check:
 
 _COMMAND = "lemur experts"
 
-DATA = Kind(
+DATA: Kind = Kind(
     "experts-data",
     _COMMAND,
     tables={"facts": (ExpertFact, {"full": "facts.parquet"})},
@@ -415,7 +415,7 @@ DATA = Kind(
     derive=lambda folder, _: {"counts": count_facts(list(DATA.rows(folder.path, ExpertFact)))},
     laws=(check_facts,),
 )
-EVALUATION = Kind(
+EVALUATION: Kind = Kind(
     "experts-evaluation",
     _COMMAND,
     tables={"answers": (ExpertAnswer, {"full": "answers.parquet"})},

@@ -493,7 +493,7 @@ class Workspace:
             size = sum(parameter.numel() for parameter in expert.model.parameters())
             return {"questions": len(pairs), "loss": round(loss, 6), "parameters": size}
 
-        parameters = {"domain": domain, "start": digest_model(name), "dtype": self.settings.base.dtype}
+        parameters: Json = {"domain": domain, "start": digest_model(name), "dtype": self.settings.base.dtype}
         parameters |= {"training": training.model_dump()}
         self._make(f"domains/{domain}/expert", EXPERT, parameters, [self.settings.out / "data"], fill)
 
@@ -523,7 +523,7 @@ class Workspace:
             repeated = sum(read_number(answer) == number for answer, number in zip(answers, numbers, strict=True))
             return {"numbers": len(numbers), "repeated": repeated, "loss": round(loss, 6)}
 
-        parameters = {"base": digest_model(base.model), "dtype": base.dtype, "shots": base.shots}
+        parameters: Json = {"base": digest_model(base.model), "dtype": base.dtype, "shots": base.shots}
         parameters |= {"training": training.model_dump()}
         self._make("codebook", CODEBOOK, parameters, [self.settings.out / "data"], fill)
 
