@@ -62,9 +62,9 @@ def ask(
     from lemur.experts.facts import read_questions
 
     rows: list[Json] = [{"question": question}] if questions is None else read_questions(questions)
-    from lemur.experts.injection import answer  # loads torch
+    from lemur.experts.injection import answer_questions  # loads torch
 
-    answers = answer(folder, [row["question"] for row in rows])
+    answers = answer_questions(folder, [row["question"] for row in rows])
     known = [row["domain"] == one["routed"] for row, one in zip(rows, answers, strict=True) if "domain" in row]
     if as_json:
         told = [row | one for row, one in zip(rows, answers, strict=True)]

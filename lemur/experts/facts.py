@@ -135,7 +135,7 @@ def load_settings(path: Path) -> Settings:
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 #: Question templates; a wording combines one of them with one name of a relation.
-FRAMES = (
+TEMPLATES = (
     "The {relation} of {package} {name} ?",
     "{package} {name} : {relation} ?",
     "What {relation} has {name} in {package} ?",
@@ -144,7 +144,7 @@ FRAMES = (
     "{name} from {package} , its {relation} ?",
 )
 #: Relations between a block and a number, with the names that questions use for each.
-NAMES = {
+RELATIONS = {
     "lines": ("lines", "length", "linecount"),
     "parameters": ("parameters", "weights", "size"),
     "operations": ("operations", "nodes", "steps"),
@@ -162,30 +162,30 @@ ELSEWHERE = (
 )  # fmt: skip
 
 
-def ask(fact: ExpertFact, rng: random.Random, *, held: bool = False) -> str:
-    """Return a question that a fact answers, in one of the training wordings or, if `held`, in one of the others.
+def list_questions(fact: ExpertFact, *, held: bool) -> list[str]:
+    """Return the questions that a fact answers, in all training wordings or in all held-out ones.
 
-    The held-out wordings are new combinations of known words: all frames and names also occur in training.
+    The held-out wordings are new combinations of known words: all templates and names also occur in training.
     """
-    return rng.choice(wordings(fact, held=held))
-
-
-def wordings(fact: ExpertFact, *, held: bool) -> list[str]:
-    """Return the questions that a fact answers, in all training wordings or in all held-out ones."""
     return [
-        frame.format(relation=name, name=fact.name, package=fact.package)
-        for i, frame in enumerate(FRAMES)
-        for j, name in enumerate(NAMES[fact.relation])
-        if (i == 4 - 2 * j) == held  # one frame for each name
+        template.format(relation=name, name=fact.name, package=fact.package)
+        for i, template in enumerate(TEMPLATES)
+        for j, name in enumerate(RELATIONS[fact.relation])
+        if (i == 4 - 2 * j) == held  # one template for each name
     ]
 
 
-def documents(facts: Iterable[ExpertFact]) -> dict[str, str]:
+def held_question(fact: ExpertFact) -> str:
+    """Return the question about a fact that the evaluation asks: one of the held-out wordings, always the same."""
+    return random.Random(fact.id).choice(list_questions(fact, held=True))
+
+
+def write_documents(facts: Iterable[ExpertFact]) -> dict[str, str]:
     """Return a text with all known facts about each block."""
     texts: dict[str, str] = {}
     for fact in facts:
         text = texts.setdefault(fact.block, f"{fact.package} {fact.name}")
-        texts[fact.block] = f"{text} {NAMES[fact.relation][0]} {fact.answer}"
+        texts[fact.block] = f"{text} {RELATIONS[fact.relation][0]} {fact.answer}"
     return texts
 
 
@@ -237,7 +237,9 @@ def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
             for block in chosen
             for relation, value in block["values"].items()
         ]
-    scales = {name: _scale([fact.value for fact in facts if fact.relation == name], settings.marks) for name in NAMES}
+    scales = {
+        name: _scale([fact.value for fact in facts if fact.relation == name], settings.marks) for name in RELATIONS
+    }
     facts = [fact.model_copy(update={"answer": _round(fact.value, scales[fact.relation])}) for fact in facts]
     rare = _limit_answers(facts, settings.share)
     facts = [fact.model_copy(update={"asked": fact.id in rare}) for fact in facts]

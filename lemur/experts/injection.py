@@ -39,13 +39,13 @@ from lemur.experts.facts import (
     PROTOTYPES,
     Settings,
     Training,
-    ask,
     count_facts,
-    documents,
+    held_question,
+    list_questions,
     read_facts,
     read_number,
     score_answers,
-    wordings,
+    write_documents,
 )
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file, atomic_folder, hold_lock, sha256_file, write_text
@@ -131,7 +131,7 @@ def digest_model(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Language:
+class LanguageModel:
     """A language model that completes prompts; its answers end with their line."""
 
     model: Any
@@ -153,7 +153,7 @@ class Language:
 
     def inject(self, prompt: str, vector: Tensor) -> Tensor:
         """Embed a prompt with a vector at its mark, (tokens, width). Args: vector: (width,)."""
-        before, _, after = prompt.partition(MARK)
+        before, _, after = prompt.partition(PLACEHOLDER)
         # The blank before the mark would be a token of its own, which a prompt with a text does not have.
         start, end = self.embed([self.ids(before.rstrip(), special=True), self.ids(after)])
         return torch.cat([start, vector.to(start.dtype)[None], end])
@@ -165,12 +165,12 @@ class Language:
         """
         targets = [self.ids(f" {answer}\n") for answer in answers]
         rows = [torch.cat(pair) for pair in zip(inputs, self.embed(targets), strict=True)]
-        # Rows end together, so only the last places predict answers; with a real vocabulary, the scores of all places
+        # Rows end together, so only the last places predict answers; with a real vocabulary, the logits of all places
         # would not fit in memory.
         longest = max(map(len, targets))
-        scores, _, _ = self._start(rows, count_common(inputs), longest + 1)
-        labels = torch.tensor([[_IGNORED] * (longest - len(row)) + row for row in targets], device=scores.device)
-        return cross_entropy(scores[:, :-1].flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED)
+        logits, _, _ = self._prefill(rows, count_shared(inputs), longest + 1)
+        labels = torch.tensor([[_IGNORED] * (longest - len(row)) + row for row in targets], device=logits.device)
+        return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED)
 
     @torch.no_grad()
     def answers(self, inputs: Sequence[Tensor]) -> list[str]:
@@ -180,48 +180,48 @@ class Language:
         texts: list[str] = []
         for at in range(0, len(inputs), _BATCH):
             rows = inputs[at : at + _BATCH]
-            scores, cache, mask = self._start(rows, count_common(rows), 1)
-            tokens = scores[:, -1].argmax(-1, keepdim=True)
+            logits, cache, mask = self._prefill(rows, count_shared(rows), 1)
+            tokens = logits[:, -1].argmax(-1, keepdim=True)
             while tokens.shape[1] < _ANSWER_TOKENS and not torch.isin(tokens, tokens.new_tensor(ends)).any(1).all():
                 mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-                scores = self._read(cache, self.model.get_input_embeddings()(tokens[:, -1:]), mask, 1)
-                tokens = torch.cat([tokens, scores[:, -1].argmax(-1, keepdim=True)], 1)
+                logits = self._forward(cache, self.model.get_input_embeddings()(tokens[:, -1:]), mask, 1)
+                tokens = torch.cat([tokens, logits[:, -1].argmax(-1, keepdim=True)], 1)
             lines = [list(takewhile(lambda token: token not in ends, row)) for row in tokens.tolist()]
             decoded = self.tokenizer.batch_decode(lines, skip_special_tokens=True)
             texts += [next(iter(text.strip().splitlines()), "").strip() for text in decoded]
         return texts
 
-    def _start(self, rows: Sequence[Tensor], shared: int, kept: int) -> tuple[Tensor, Any, Tensor]:
+    def _prefill(self, rows: Sequence[Tensor], shared: int, kept: int) -> tuple[Tensor, Any, Tensor]:
         """Read embedded rows, the first `shared` places once for all, and the others padded on the left.
 
-        Returns: the scores of the last `kept` places, (rows, kept, vocabulary); the cache; the mask, (rows, places).
+        Returns: the logits of the last `kept` places, (rows, kept, vocabulary); the cache; the mask, (rows, places).
         """
         cache = transformers.DynamicCache()
         if shared:
             start = rows[0][None, :shared]
-            self._read(cache, start, torch.ones(1, shared, dtype=torch.long, device=start.device), 1)
+            self._forward(cache, start, torch.ones(1, shared, dtype=torch.long, device=start.device), 1)
             cache.batch_repeat_interleave(len(rows))
         tails = pad_sequence([row[shared:] for row in rows], batch_first=True, padding_side="left")
         gaps = [shared + tails.shape[1] - len(row) for row in rows]
         mask = [[1] * shared + [0] * gap + [1] * (len(row) - shared) for row, gap in zip(rows, gaps, strict=True)]
         tensor = torch.tensor(mask, device=tails.device)
-        return self._read(cache, tails, tensor, kept), cache, tensor
+        return self._forward(cache, tails, tensor, kept), cache, tensor
 
-    def _read(self, cache: Any, embedded: Tensor, mask: Tensor, kept: int) -> Tensor:
-        """Read further places, (rows, places, width), after those in the cache; return the scores of the last ones."""
+    def _forward(self, cache: Any, embedded: Tensor, mask: Tensor, kept: int) -> Tensor:
+        """Read further places, (rows, places, width), after those in the cache; return the logits of the last ones."""
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -embedded.shape[1] :]
         # As places: for a number of them, torch would copy the head for each row.
         places = torch.arange(embedded.shape[1] - kept, embedded.shape[1])
         # Newer releases of transformers renamed the argument, and warn of the other name.
         name = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
-        scores: Tensor = self.model(
+        logits: Tensor = self.model(
             inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=places,
             **{name: cache},
         ).logits  # fmt: skip
-        return scores
+        return logits
 
 
-def count_common(rows: Sequence[Tensor]) -> int:
+def count_shared(rows: Sequence[Tensor]) -> int:
     """Return how many first places all rows have in common; 0 if they are few. Each row keeps a place of its own."""
     least = min(map(len, rows)) - 1
     same = torch.stack([(row[:least] == rows[0][:least]).all(-1) for row in rows]).all(0)
@@ -232,10 +232,10 @@ def count_common(rows: Sequence[Tensor]) -> int:
 # -- prompts -----------------------------------------------------------------------------------------------------------
 
 #: The background of a prompt that a vector is injected into.
-MARK = "{background}"
+PLACEHOLDER = "{background}"
 
 
-def prompt_of(question: str, background: str | None = None) -> str:
+def write_prompt(question: str, background: str | None = None) -> str:
     """Return the prompt of a question, with a background text, or with the mark where one is injected.
 
     The background comes last: the vectors of all numbers are trained behind one question, which is computed once.
@@ -254,8 +254,8 @@ class FewShot:
         lines = []
         for example, text, answer in self.examples:
             known = None if background is None else text if document else answer
-            lines.append(f"{prompt_of(example, known)} {answer}\n\n")
-        return "".join([*lines, prompt_of(question, background)])
+            lines.append(f"{write_prompt(example, known)} {answer}\n\n")
+        return "".join([*lines, write_prompt(question, background)])
 
 
 # -- the codebook ------------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Codebook(nn.Module):
     At first it is the mean embedding of its digits.
     """
 
-    def __init__(self, numbers: Sequence[str], base: Language) -> None:
+    def __init__(self, numbers: Sequence[str], base: LanguageModel) -> None:
         super().__init__()
         self._numbers = [int(number) for number in numbers]
         embeddings = base.model.get_input_embeddings().weight.detach().float()
@@ -289,14 +289,14 @@ _ROUNDS = 50  # of k-means; it ends earlier once no center moves
 _WIDTH = 512  # of the vectors of tokens
 
 
-def encode(base: Language, texts: Sequence[str]) -> Tensor:
+def encode(base: LanguageModel, texts: Sequence[str]) -> Tensor:
     """Return the mean vectors of the tokens of questions, (questions, width); each token's is random and fixed."""
     # A fixed seed: a token has the same vector when prototypes are built and when questions are routed.
     vectors = torch.randn(len(base.tokenizer), _WIDTH, generator=torch.Generator().manual_seed(0))
     return torch.stack([vectors[base.ids(text)].mean(0) for text in texts])
 
 
-def centers(states: Tensor, number: int, seed: int) -> Tensor:
+def cluster_states(states: Tensor, number: int, seed: int) -> Tensor:
     """Return prototypes: spherical k-means of L2-normalized states, each center of length 1.
 
     Args: states: (questions, width). Returns: (at most number, width), float32; depends only on these states.
@@ -328,10 +328,7 @@ def compare(states: Tensor, prototypes: Mapping[str, Tensor]) -> dict[str, Tenso
     Args: states: (questions, width). prototypes: by domain, including `general`; a further entry adds a domain.
     """
     points = normalize(states.double(), dim=-1)
-    return {
-        domain: (points @ normalize(centers.double(), dim=-1).T).amax(1)
-        for domain, centers in sorted(prototypes.items())
-    }
+    return {domain: (points @ normalize(own.double(), dim=-1).T).amax(1) for domain, own in sorted(prototypes.items())}
 
 
 def route(cosines: Mapping[str, Tensor], least: float = -1.0) -> list[str]:
@@ -470,11 +467,11 @@ class Workspace:
 
         def fill(folder: Path, key: str) -> Json:
             expert = self._open(name, "expert.model")
-            pairs = [(text, fact.answer) for fact in self.asked(domain) for text in wordings(fact, held=False)]
+            pairs = [(text, fact.answer) for fact in self.asked(domain) for text in list_questions(fact, held=False)]
 
             def compute_loss(rng: random.Random) -> Tensor:
                 texts, answers = zip(*(rng.choice(pairs) for _ in range(training.batch)), strict=True)
-                return expert.loss(expert.embed_prompts(list(map(prompt_of, texts))), answers)
+                return expert.loss(expert.embed_prompts(list(map(write_prompt, texts))), answers)
 
             trained = expert.model
             if training.rank:
@@ -502,12 +499,11 @@ class Workspace:
         training, seed, base = self.settings.codebook.training, self.settings.seed, self.settings.base
 
         def fill(folder: Path, key: str) -> Json:
-            language, numbers, general = self.base, self.numbers, self.asked(GENERAL)
-            texts = [text for fact in general if not fact.held for text in wordings(fact, held=False)]
+            language, numbers, texts = self.base, self.numbers, self.training_questions(GENERAL)
             codebook = Codebook(numbers, language)
 
             def inject(questions: Sequence[str], numbers: Sequence[str]) -> list[Tensor]:
-                prompts = [self.few_shot.prompt(question, MARK) for question in questions]
+                prompts = [self.few_shot.prompt(question, PLACEHOLDER) for question in questions]
                 return list(map(language.inject, prompts, codebook(numbers)))
 
             def compute_loss(rng: random.Random) -> Tensor:
@@ -517,7 +513,7 @@ class Workspace:
 
             loss = fit(codebook, compute_loss, training, label="codebook", key=key, seed=seed)
             save_file(codebook.state_dict(), folder / _VECTORS)
-            held = [ask(fact, random.Random(fact.id), held=True) for fact in general if fact.held]
+            held = [held_question(fact) for fact in self.asked(GENERAL) if fact.held]
             with torch.no_grad():
                 answers = language.answers(inject(random.Random(seed).choices(held, k=len(numbers)), numbers))
             repeated = sum(read_number(answer) == number for answer, number in zip(answers, numbers, strict=True))
@@ -532,8 +528,8 @@ class Workspace:
         number = self.settings.router.prototypes
 
         def fill(folder: Path, _key: str) -> Json:
-            texts = [text for fact in self.asked(domain) if not fact.held for text in wordings(fact, held=False)]
-            prototypes = centers(encode(self.base, texts), number, self.settings.seed)
+            texts = self.training_questions(domain)
+            prototypes = cluster_states(encode(self.base, texts), number, self.settings.seed)
             save_file({"prototypes": prototypes}, folder / _CENTERS)
             return {"questions": len(texts), "prototypes": len(prototypes)}
 
@@ -611,13 +607,17 @@ class Workspace:
         """Return the facts of a domain that are used in questions."""
         return [fact for fact in self.facts if fact.domain == domain and fact.asked]
 
+    def training_questions(self, domain: str) -> list[str]:
+        """Return the questions about blocks of a domain that are not held out, in the training wordings."""
+        return [text for fact in self.asked(domain) if not fact.held for text in list_questions(fact, held=False)]
+
     @cached_property
     def numbers(self) -> list[str]:
         """All answers of all questions."""
         return sorted({fact.answer for fact in self.facts if fact.asked}, key=int)
 
     @cached_property
-    def base(self) -> Language:
+    def base(self) -> LanguageModel:
         """The frozen base."""
         language = self._open(self.settings.base.model, "base.model")
         language.model.requires_grad_(requires_grad=False)
@@ -628,10 +628,12 @@ class Workspace:
         """The examples before each prompt of the base: general facts in training wordings."""
         rng = random.Random(self.settings.seed)
         general = [fact for fact in self.facts if fact.domain == GENERAL and not fact.held]
-        texts = documents(general)
+        texts = write_documents(general)
         candidates = [fact for fact in general if fact.asked]
         chosen = rng.sample(candidates, min(self.settings.base.shots, len(candidates)))
-        return FewShot([(ask(fact, rng), texts[fact.block], fact.answer) for fact in chosen])
+        return FewShot(
+            [(rng.choice(list_questions(fact, held=False)), texts[fact.block], fact.answer) for fact in chosen]
+        )
 
     @cached_property
     def codebook(self) -> Codebook:
@@ -651,7 +653,7 @@ class Workspace:
         for domain in {domain for _, domain in pairs} - {GENERAL}:
             expert = self._open(str(self.find(f"domains/{domain}/expert") / "model"), "expert.model")
             asked = list(dict.fromkeys(pair for pair in pairs if pair[1] == domain))
-            inputs = expert.embed_prompts([prompt_of(question) for question, _ in asked])
+            inputs = expert.embed_prompts([write_prompt(question) for question, _ in asked])
             answers |= dict(zip(asked, expert.answers(inputs), strict=True))
         return answers
 
@@ -661,14 +663,14 @@ class Workspace:
         for at, (question, number) in enumerate(zip(questions, numbers, strict=True)):
             if number is not None:
                 (vector,) = self.codebook([read_number(number) or "0"])
-                inputs[at] = self.base.inject(self.few_shot.prompt(question, MARK), vector)
+                inputs[at] = self.base.inject(self.few_shot.prompt(question, PLACEHOLDER), vector)
         return inputs
 
-    def _open(self, name: str, option: str) -> Language:
+    def _open(self, name: str, option: str) -> LanguageModel:
         settings = self.settings.base
         tokenizer, model = load_model(name, option)
         try:
-            return Language(model.to(settings.device, getattr(torch, settings.dtype)), tokenizer)
+            return LanguageModel(model.to(settings.device, getattr(torch, settings.dtype)), tokenizer)
         except RuntimeError as error:
             raise UserError(f"base.device {settings.device}: {str(error).splitlines()[0]}; use cpu") from error
 
@@ -683,10 +685,10 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
     Raises: UserError if a stage has not been built.
     """
     base, few_shot, least = workspace.base, workspace.few_shot, workspace.settings.router.least
-    prototypes, known = workspace.prototypes(domains), documents(workspace.facts)
+    prototypes, known = workspace.prototypes(domains), write_documents(workspace.facts)
     # Prototypes saw none of these blocks.
     facts = {name: [fact for fact in workspace.asked(name) if fact.held] for name in (*domains, GENERAL)}
-    questions = {name: [ask(fact, random.Random(fact.id), held=True) for fact in own] for name, own in facts.items()}
+    questions = {name: list(map(held_question, own)) for name, own in facts.items()}
     routed = {name: route(compare(encode(base, texts), prototypes), least) for name, texts in questions.items()}
     # Each expert is loaded once, for the questions of its domain and for those that are routed to it.
     pairs = [(text, name) for name, texts in questions.items() for text in texts]
@@ -735,7 +737,7 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
     return rows, route(compare(encode(base, ELSEWHERE), prototypes), least).count(GENERAL)
 
 
-def answer(folder: Path, questions: Sequence[str]) -> list[Json]:
+def answer_questions(folder: Path, questions: Sequence[str]) -> list[Json]:
     """Answer questions by a finished folder: the domain of each, by the router, its cosine with all of them, and the
     base's answer with and without the injected token.
 
