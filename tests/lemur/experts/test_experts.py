@@ -135,6 +135,8 @@ def test_facts_are_balanced_and_held_out_by_block(settings_file: Path) -> None:
     marks = sorted(set(lines.values()))
     assert 4 < len(marks) <= data.marks
     assert all(abs(mark - value) == min(abs(other - value) for other in marks) for value, mark in lines.items())
+    with pytest.raises(UserError, match="no question about a block that is held out; add blocks"):
+        read_facts(data.model_copy(update={"held": 0.01}), seed=0)
     other = read_facts(data, seed=1)
     assert [fact.held for fact in other] != [fact.held for fact in facts]
     assert [fact.answer for fact in other] == [fact.answer for fact in facts]
