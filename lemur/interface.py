@@ -5,7 +5,6 @@ Everything here calls the modules below; the command line and programs therefore
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from lemur.desk.diff import Difference
@@ -14,10 +13,9 @@ from lemur.desk.gate import GateReport
 from lemur.desk.gate import gate as check_contribution
 from lemur.folders import verify_folder
 from lemur.synthesis import AttemptOptions, Sampling, Service
-from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
-from manifests.interface import open_folder
+from manifests.interface import FinishedFolder, open_folder
 from manifests.publish.publishing import PublishReport
 from manifests.publish.publishing import publish as publish_folder
 
@@ -140,27 +138,6 @@ def publish(
         )
 
 
-@dataclass(frozen=True)
-class Synthesis:
-    """Hold the outcome of a synthesis. It is a path, too.
-
-    Attributes:
-        folder: the folder with every attempt and the accepted networks.
-        counts: attempts, answers, accepted networks, and at which step the others failed.
-    """
-
-    folder: Path
-    counts: Json = field(repr=False, compare=False)
-
-    def __fspath__(self) -> str:
-        return str(self.folder)
-
-    @property
-    def accepted(self) -> tuple[Json, ...]:
-        """Return the rows of the accepted networks, in the columns of a LEMUR record."""
-        return tuple(open_folder(self.folder).rows("networks"))
-
-
 def synthesize(
     library: PathLike,
     *,
@@ -178,7 +155,7 @@ def synthesize(
     unsafe_no_sandbox: bool = False,
     force: bool = False,
     progress: bool = False,
-) -> Synthesis:
+) -> FinishedFolder:
     """Have a language model write networks from specs, and keep those that are closed, run, learn and are new.
 
     Args:
@@ -199,7 +176,7 @@ def synthesize(
         progress: show progress on stderr.
 
     Returns:
-        The folder, with counts.
+        The folder, with every attempt and the accepted networks.
 
     Raises:
         UserError: if a folder cannot be read, the model gives no answer, or `out` cannot be written.
@@ -210,7 +187,7 @@ def synthesize(
         from lemur import synthesize
 
         synthesis = synthesize("blocks", model="MODEL", out="synthesis", attempts=2)
-        print([row["nn"] for row in synthesis.accepted])
+        print([row["nn"] for row in synthesis.rows("records")])
         ```
     """
     from lemur.synthesis.loop import run_synthesis  # loads torch
@@ -218,7 +195,7 @@ def synthesize(
     others = tuple(map(Path, against))
     options = AttemptOptions(attempts, query, goal, seed, others, license, jobs, unsafe_no_sandbox)
     with hide_progress(unless=progress):
-        counts = run_synthesis(
+        run_synthesis(
             Path(library), model, Path(out), options, service or Service(), sampling=sampling or Sampling(), force=force
         )
-    return Synthesis(Path(out), counts)
+    return open_folder(out)
