@@ -273,7 +273,7 @@ class Codebook(nn.Module):
         embeddings = base.model.get_input_embeddings().weight.detach().float()
         starts = torch.stack([embeddings[base.ids(number)].mean(0) for number in numbers])
         self._length = float(embeddings.norm(dim=1).mean())
-        self.scale = nn.Parameter(torch.zeros(len(numbers), 1))
+        self.scale = nn.Parameter(torch.zeros(len(numbers), 1, device=embeddings.device))
         self.free = nn.Parameter(normalize(starts, dim=-1) * embeddings.shape[1] ** 0.5)
 
     def forward(self, numbers: Sequence[str]) -> Tensor:
@@ -459,7 +459,7 @@ class Workspace:
             write_table(folder / _FACTS, arrow_schema(ExpertFact), (fact.model_dump() for fact in facts))
             return count_facts(facts)
 
-        self._make("data", DATA, data.model_dump(mode="json", exclude={"libraries"}), data.libraries, fill)
+        self._build("data", DATA, data.model_dump(mode="json", exclude={"libraries"}), data.libraries, fill)
 
     def make_expert(self, domain: str) -> None:
         """Stage I: adapt a model to all facts of a domain, in the training wordings."""
@@ -492,7 +492,7 @@ class Workspace:
 
         parameters: Json = {"domain": domain, "start": digest_model(name), "dtype": self.settings.base.dtype}
         parameters |= {"training": training.model_dump()}
-        self._make(f"domains/{domain}/expert", EXPERT, parameters, [self.settings.out / "data"], fill)
+        self._build(f"domains/{domain}/expert", EXPERT, parameters, [self.settings.out / "data"], fill)
 
     def make_codebook(self) -> None:
         """Stage II: train the vectors of all numbers on questions of the general set, with the base frozen."""
@@ -521,7 +521,7 @@ class Workspace:
 
         parameters: Json = {"base": digest_model(base.model), "dtype": base.dtype, "shots": base.shots}
         parameters |= {"training": training.model_dump()}
-        self._make("codebook", CODEBOOK, parameters, [self.settings.out / "data"], fill)
+        self._build("codebook", CODEBOOK, parameters, [self.settings.out / "data"], fill)
 
     def make_prototypes(self, domain: str) -> None:
         """Build the prototypes of a domain or the general set from the training questions, without held-out blocks."""
@@ -534,7 +534,7 @@ class Workspace:
             return {"questions": len(texts), "prototypes": len(prototypes)}
 
         parameters = {"prototypes": number, "domain": domain, "encoder": digest_model(self.settings.base.model)}
-        self._make(f"domains/{domain}/prototypes", PROTOTYPES, parameters, [self.settings.out / "data"], fill)
+        self._build(f"domains/{domain}/prototypes", PROTOTYPES, parameters, [self.settings.out / "data"], fill)
 
     def make_evaluation(self) -> None:
         """Ask all domains that are there; what is already there about other ones is replaced."""
@@ -554,9 +554,9 @@ class Workspace:
             return score_answers(answers) | {"elsewhere": elsewhere}
 
         parameters = {"domains": domains, "least": self.settings.router.least}
-        self._make("evaluation", EVALUATION, parameters, parents, fill, force=True)
+        self._build("evaluation", EVALUATION, parameters, parents, fill, force=True)
 
-    def _make(
+    def _build(
         self, name: str, kind: Kind, parameters: Json, parents: Sequence[Path],
         fill: Callable[[Path, str], Json], *, force: bool = False,
     ) -> None:  # fmt: skip
