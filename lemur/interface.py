@@ -143,16 +143,9 @@ def synthesize(
     *,
     model: str,
     out: PathLike,
-    attempts: int = 8,
-    goal: str = "",
-    query: str | None = None,
-    seed: int = 0,
+    options: AttemptOptions | None = None,
     sampling: Sampling | None = None,
     service: Service | None = None,
-    against: Sequence[PathLike] = (),
-    license: str = "NOASSERTION",  # noqa: A002 (the word of every record)
-    jobs: int | None = None,
-    unsafe_no_sandbox: bool = False,
     force: bool = False,
     progress: bool = False,
 ) -> FinishedFolder:
@@ -162,16 +155,9 @@ def synthesize(
         library: the extraction that holds the specs.
         model: its name at the endpoint.
         out: the folder to write.
-        attempts: networks to ask for.
-        goal: the purpose of the networks, in words.
-        query: draw the blocks from the results of this search.
-        seed: draws blocks and answers.
+        options: how many networks to ask for, about which blocks and to what purpose, what they must be new to.
         sampling: temperature and length of an answer.
         service: the endpoint, its key, retries.
-        against: further folders that a network must be new to.
-        license: the license that you state for the networks.
-        jobs: worker processes; all cores by default.
-        unsafe_no_sandbox: run the networks without the sandbox; only for code that you trust.
         force: replace a folder that exists.
         progress: show progress on stderr.
 
@@ -185,17 +171,16 @@ def synthesize(
     Example:
         ```python
         from lemur import synthesize
+        from lemur.synthesis import AttemptOptions
 
-        synthesis = synthesize("blocks", model="MODEL", out="synthesis", attempts=2)
+        options = AttemptOptions(attempts=2, query="channel attention")
+        synthesis = synthesize("blocks", model="MODEL", out="synthesis", options=options)
         print([row["nn"] for row in synthesis.rows("records")])
         ```
     """
     from lemur.synthesis.loop import run_synthesis  # loads torch
 
-    others = tuple(map(Path, against))
-    options = AttemptOptions(attempts, query, goal, seed, others, license, jobs, unsafe_no_sandbox)
+    options, service, sampling = options or AttemptOptions(), service or Service(), sampling or Sampling()
     with hide_progress(unless=progress):
-        run_synthesis(
-            Path(library), model, Path(out), options, service or Service(), sampling=sampling or Sampling(), force=force
-        )
+        run_synthesis(Path(library), model, Path(out), options, service, sampling=sampling, force=force)
     return open_folder(out)

@@ -283,10 +283,8 @@ def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("lemur.synthesis.loop.run_synthesis", lambda *args, **options: calls.append((args, options)))
     monkeypatch.setattr("lemur.interface.open_folder", Path)
-    made = lemur.synthesize(
-        "blocks", model="m", out="out", attempts=3, goal="g", query="q", seed=5, against=["a"], license="MIT", jobs=1, force=True,
-    )  # fmt: skip
-    options = AttemptOptions(3, "q", "g", 5, (Path("a"),), "MIT", 1, unsafe=False)
+    options = AttemptOptions(attempts=3, query="q", goal="g", against=(Path("a"),))
+    made = lemur.synthesize("blocks", model="m", out="out", options=options, force=True)
     asked = (Path("blocks"), "m", Path("out"), options, Service())
     assert calls == [(asked, {"sampling": Sampling(), "force": True})]
     assert made == Path("out")
