@@ -16,7 +16,7 @@ from typing import Any
 
 from scipy.stats import t
 
-from lemur.experts.facts import GENERAL, load_settings
+from lemur.experts.facts import load_settings
 from lemur.experts.injection import Workspace
 from lemur_core.files.atomic import write_text
 from lemur_core.files.markdown import table
@@ -39,8 +39,7 @@ def tables(runs: Sequence[dict[str, Any]]) -> list[str]:
         mean, half = spread(list(values))
         return f"{mean:.1%} ± {half:.1%}"
 
-    scores = runs[0]["scores"]
-    domains = [*(name for name in scores["closed"] if name not in ("all", GENERAL)), GENERAL]
+    scores, domains = runs[0]["scores"], list(runs[0]["routing"])
     rows = []
     for arm, own in scores.items():
         row = [arm]
@@ -48,14 +47,12 @@ def tables(runs: Sequence[dict[str, Any]]) -> list[str]:
             figures = [run["scores"][arm][name] for run in runs if name in own]
             row.append(told(one["correct"] / one["questions"] for one in figures) if figures else "")
         rows.append([*row, f"{sum(run['scores'][arm]['all']['tokens'] for run in runs) / len(runs):.1f}"])
-    routing = [[run["found"]["routing"][name] for run in runs] for name in domains]
+    routing = [[run["routing"][name] for run in runs] for name in domains]
     routed = ["routed right", "", *(told(right / number for right, number in own) for own in routing), ""]
-    unchanged = all(run["found"]["base_unchanged"] for run in runs)
     number = sum(run["scores"]["closed"]["all"]["questions"] for run in runs)
     return [
         *table(["answered by", "all domains", *domains, "tokens"], [*rows, routed]),
-        f"{number} held-out questions in {len(runs)} seeds; majority answers {told(run['majority'] for run in runs)};"
-        f" weights of the base: {'bit-equal' if unchanged else 'CHANGED'}.",
+        f"{number} held-out questions in {len(runs)} seeds.",
     ]
 
 

@@ -26,8 +26,8 @@ import lemur.export.cli
 import lemur.synthesis.cli
 import manifests.cli
 import train.cli
-from lemur import rooms as kept
-from lemur.rooms import VARIABLE, bound_cache, read_ceiling, remove_leftovers
+from lemur.rooms import VARIABLE, bound_cache, find_rooms, measure_room, read_ceiling
+from lemur.rooms import prune as prune_rooms
 from lemur_core.files.atomic import remove_dead
 from lemur_core.files.cache import cache_folder, uses_rooms
 from lemur_core.files.errors import DamagedError, UsageError, UserError
@@ -48,16 +48,6 @@ _EXTRACT = "Extract: repositories in, validated blocks out"
 
 #: The exception of Typer for an invalid command line: click's class, or since 0.26 its own copy of it.
 _WrongLine = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
-
-#: Words of the library that reads the values of options, and what we say instead.
-_WORDS = (
-    ("Input should be a valid integer, unable to parse string as an integer", "not a whole number"),
-    ("Input should be a valid number, unable to parse string as a number", "not a number"),
-    ("Input should be greater than or equal to", "must be at least"),
-    ("Input should be less than or equal to", "must be at most"),
-    ("Input should be", "must be"),
-    ("Value error, ", ""),
-)
 
 #: The commands in the order of --help: as a newcomer would use them.
 _ORDER = (
@@ -199,8 +189,8 @@ def _shorten(value: object) -> str:
 
 @app.command(rich_help_panel="Any folder")
 def show(
-    words: Annotated[
-        list[str],
+    name: Annotated[
+        str,
         typer.Argument(metavar="NAME", help="A network, block, conversation or run; or an assembled network's file."),
     ],
     folders: Annotated[
@@ -221,17 +211,12 @@ def show(
     from lemur.folders import print_item
     from lemur.folders import show as find
 
-    *place, name = words
-    if len(place) > 1 or (place and folders):
-        raise UsageError("show: pass one name and its folder: lemur show NAME --in DIR")
-    item = find(name, [*map(Path, place), *(folders or ())])
-    drawn = None
+    item = find(name, folders or ())
     if graph is not None:
         if item.draw is None:
             raise UserError(f"{name}: has no graph to draw")
-        drawn = item.draw(graph)
-        note(drawn)
-    print_item(item, as_json=as_json, drawn=None if drawn is None else graph)
+        note(item.draw(graph))
+    print_item(item, as_json=as_json, drawn=graph)
 
 
 @app.command(rich_help_panel="The full pipeline, small")
@@ -347,21 +332,23 @@ def cache(
     """
     if older_than is not None and not prune:
         raise UsageError("--older-than: only has an effect with --prune; add --prune")
-    ceiling, chosen = kept.read_ceiling(), kept.list_rooms(rooms or ())
+    ceiling, chosen = read_ceiling(), find_rooms(rooms or ())
     freed, in_use = 0, list[str]()
+    sizes = {room.name: measure_room(room) for room in chosen}
     if prune:
-        freed, in_use = kept.prune(chosen, older_than=None if older_than is None else older_than * 86_400)
+        freed, in_use = prune_rooms(chosen, older_than=None if older_than is None else older_than * 86_400)
     folder = str(cache_folder())
     if as_json:
-        summary = {"folder": folder, "ceiling": ceiling, "freed": freed, "in_use": in_use}
-        print(json.dumps({**summary, "rooms": [asdict(room) for room in chosen]}, indent=2))
+        facts = [{"name": name, "size": size, "files": files} for name, (size, files) in sizes.items()]
+        summary = {"folder": folder, "ceiling": ceiling, "freed": freed, "in_use": in_use, "rooms": facts}
+        print(json.dumps(summary, indent=2))
     elif prune:
         print(f"{freed / 2**20:,.1f} MiB freed in {folder}")
     else:
-        for room in chosen:
-            print(f"{room.name:<12}{room.size / 2**20:>12,.1f} MiB  {room.files:>9,} files")
+        for name, (size, files) in sizes.items():
+            print(f"{name:<12}{size / 2**20:>12,.1f} MiB  {files:>9,} files")
         bound = "no ceiling" if ceiling is None else f"ceiling {ceiling / 2**30:.3g} GiB"
-        print(f"{'all':<12}{sum(r.size for r in chosen) / 2**20:>12,.1f} MiB  in {folder} ({bound})")
+        print(f"{'all':<12}{sum(size for size, _ in sizes.values()) / 2**20:>12,.1f} MiB  in {folder} ({bound})")
     if in_use:
         note(f"{', '.join(in_use)}: used by another command, so not removed")
 
@@ -379,9 +366,13 @@ def run() -> int:
         status = _run_command()
         _bound_cache()
     except _WrongLine as error:
+        from pydantic import ValidationError
+
+        from manifests.records import describe_fault
+
+        if isinstance(error.__cause__, ValidationError):  # Typer reads numbers with Pydantic
+            error.message = describe_fault(error.__cause__.errors()[0])
         message = " ".join(error.format_message().split())
-        for theirs, ours in _WORDS:
-            message = message.replace(theirs, ours)
         if not message:  # no command: Typer has printed the help
             sys.exit(2)
         where = error.ctx.command_path if error.ctx is not None else "lemur"
@@ -404,7 +395,7 @@ def run() -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}; no output was written: free space, or choose another folder", 1)
+        _fail(f"{where}{error.strerror or error}; nothing unfinished was left: free space, or choose another folder", 1)
     return status or 0
 
 
@@ -424,7 +415,8 @@ def _bound_cache() -> None:
     with contextlib.suppress(OSError):  # the work is done
         if not uses_rooms():
             return
-        remove_leftovers()
+        for room in find_rooms():
+            remove_dead(room)
         freed = bound_cache(read_ceiling())
         if freed:
             note(f"cache: {freed / 2**20:,.1f} MiB that were not used for long removed; {VARIABLE} sets the ceiling")

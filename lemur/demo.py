@@ -5,11 +5,11 @@ complete or absent, and a killed training resumes, so the same command goes on w
 settings; other settings need `--force`, or another folder.
 """
 
-import errno
+import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,6 @@ HUB = "hf://datasets/uoft-cs/cifar10"
 EPOCHS, IMAGES, HELD_OUT = 2, 5_000, 1_000
 WIDTHS = (16, 64, 128, 128)  # half of the recipe's: 0.52 instead of 1.99 GFLOP per training image
 _LOCK = ".lock"
-_OF_THE_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,10 @@ class Plan:
     seed: int = 0
     jobs: int | None = None
     unsafe: bool = False
+
+    def make_recipe(self) -> Recipe:
+        """Return the recipe with its changes. Raises: UserError if it is invalid."""
+        return find_recipe(self.recipe).changed(**self.changes)
 
 
 def quick_plan(*, data: str | None = None, epochs: int = EPOCHS, **choices: Any) -> Plan:
@@ -116,7 +119,7 @@ def run_demo(plan: Plan, out: Path, *, force: bool = False) -> list[StageOutcome
     except UserError as error:
         more = "" if plan.data.startswith("synthetic") else "; --data synthetic uses generated images"
         raise type(error)(f"stage run: {error}{more}") from error
-    facts = asdict(plan) | {"data": data, "recipe": _recipe(plan).to_json()}
+    facts = asdict(plan) | {"data": data, "recipe": plan.make_recipe().to_json()}
     settings: Json = json.loads(json.dumps({k: v for k, v in facts.items() if k not in ("jobs", "unsafe", "changes")}))
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UserError(f"{out}: is a file, not a folder; choose another --out")
@@ -144,25 +147,24 @@ def run_demo(plan: Plan, out: Path, *, force: bool = False) -> list[StageOutcome
             note(f"stage {number} of {len(STAGES)}, {name}{': is there' if name in kept else ''}")
             started = time.monotonic()
             if name not in kept:
-                _make(name, make, plan, out)
+                with _naming(name):
+                    make(plan, out)
             seconds = 0.0 if name in kept else round(time.monotonic() - started, 3)
             outcomes.append(StageOutcome(name, output, name not in kept, seconds, summarize(out)))
         write_page(out, demo_page(out))
     return outcomes
 
 
-def _make(name: str, make: Callable[[Plan, Path], None], plan: Plan, out: Path) -> None:
+@contextlib.contextmanager
+def _naming(stage: str) -> Iterator[None]:
+    """In the block, a stage is made: name it where that fails."""
     try:
-        make(plan, out)
+        yield
     except UserError as error:
-        raise type(error)(f"stage {name}: {error}") from error
-    except BaseException as error:
-        if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
-            where = f"{error.filename}: " if error.filename else ""
-            reason = f"{where}{error.strerror}; fix that, then run the same command again to resume"
-            raise UserError(f"stage {name}: {reason}") from error
+        raise type(error)(f"stage {stage}: {error}") from error
+    except BaseException:
         # Ctrl-C and signals, too: what is cached stays.
-        note(f"stage {name}: not finished; run the same command again to resume")
+        note(f"stage {stage}: not finished; run the same command again to resume")
         raise
 
 
@@ -183,7 +185,7 @@ def make_snapshot(plan: Plan, out: Path) -> None:
 
 def make_network(plan: Plan, out: Path) -> None:
     """Assemble the recipe from the blocks; write the network, and a file with the facts that a run needs."""
-    assembled = assemble(_recipe(plan), out / BLOCKS, unsafe_no_sandbox=plan.unsafe)
+    assembled = assemble(plan.make_recipe(), out / BLOCKS, unsafe_no_sandbox=plan.unsafe)
     parts = [part.model_dump(mode="json") for part in assembled.ingredients]
     facts = {"name": assembled.name, "prm": assembled.prm, "ingredients": parts}
     write_text(out / NETWORK_FACTS, json.dumps(facts, indent=2) + "\n")
@@ -196,7 +198,7 @@ def make_run(plan: Plan, out: Path) -> None:
     Raises: UserError with the reason if the run did not complete.
     """
     facts = network_facts(out)
-    parts, recipe = tuple(map(Ingredient.model_validate, facts["ingredients"])), _recipe(plan)
+    parts, recipe = tuple(map(Ingredient.model_validate, facts["ingredients"])), plan.make_recipe()
     network = Network(facts["name"], (out / NETWORK).read_text(encoding="utf-8"), facts["prm"], parts, recipe)
     data = load_cifar10(plan.data)
     available = len(data.train_labels)
@@ -289,12 +291,6 @@ def demo_page(out: Path) -> Page:
     ]
     lead = "Extracted blocks, a curated snapshot, and a trained network assembled from the blocks; all verified."
     return Page("The full pipeline", "lemur demo", lead, views)
-
-
-def _recipe(plan: Plan) -> Recipe:
-    """Return the recipe with its changes. Raises: UserError if it is invalid."""
-    recipe = find_recipe(plan.recipe)
-    return recipe.changed(**plan.changes) if plan.changes else recipe
 
 
 # -- the output of the command: the stages, and next steps -------------------------------------------------------------

@@ -27,11 +27,6 @@ _FREE_GIB = 5.0  # enough for a snapshot with graphs and its cache, with a margi
 _MEMORY_GIB = 8.0
 _GIB = 2**30
 
-#: Optional packages, with their extra and the commands that need them.
-_EXTRAS = {
-    "transformers": ("experts", "lemur experts"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -120,8 +115,8 @@ def _hub() -> Iterator[Diagnosis]:
 
 
 def _extras() -> Iterator[Diagnosis]:
-    for name, (extra, wanted) in _EXTRAS.items():
-        try:
-            yield Diagnosis(name, "ok", importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            yield Diagnosis(name, "note", f"not installed; {wanted} needs it: pip install 'lemur-curator[{extra}]'")
+    try:
+        yield Diagnosis("transformers", "ok", importlib.metadata.version("transformers"))
+    except importlib.metadata.PackageNotFoundError:
+        advice = "not installed; lemur experts needs it: pip install 'lemur-curator[experts]'"
+        yield Diagnosis("transformers", "note", advice)

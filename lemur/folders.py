@@ -26,7 +26,7 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import article, make_visible
 from lemur_core.files.progress import show_steps
-from manifests.folders.frame import Page, foreign_page_files
+from manifests.folders.frame import foreign_page_files
 from manifests.folders.kinds import (
     Check,
     FolderLink,
@@ -94,12 +94,6 @@ def verify_folder(folder: Path, *, jobs: int | None = None) -> list[Check]:
         ]
     with show_steps(f"verify {folder.name}"):
         return verify_kind(kind, folder, jobs=jobs)
-
-
-def page_of(folder: Path, manifest: Manifest) -> Page | None:
-    """Return the content of a folder's page; None for a kind without its own page."""
-    kind = KINDS.get(manifest.kind)
-    return None if kind is None or kind.page is None else kind.page(folder, manifest)
 
 
 def _verify_demo(folder: Path, jobs: int | None) -> list[Check]:

@@ -1,80 +1,23 @@
-"""The Python interface over all packages: any finished folder, synthesis, and the whole pipeline.
+"""The Python interface over all packages: what a contribution, a comparison, a synthesis and the Hub need.
 
 Everything here calls the modules below; the command line and programs therefore do the same.
 """
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from lemur.desk.diff import Difference
 from lemur.desk.diff import diff as compare_corpora
 from lemur.desk.gate import GateReport
 from lemur.desk.gate import gate as check_contribution
-from lemur.folders import show as show_item
 from lemur.folders import verify_folder
 from lemur.synthesis import AttemptOptions, Sampling, Service
-from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
-from manifests.folders.kinds import Check, FoundItem
-from manifests.interface import open_folder
+from manifests.interface import FinishedFolder, open_folder
 from manifests.publish.publishing import PublishReport
 from manifests.publish.publishing import publish as publish_folder
-
-
-def verify(folder: PathLike, *, jobs: int | None = None) -> tuple[Check, ...]:
-    """Read a finished folder of any kind again, and check its digests, schemas, counts and guarantees.
-
-    Code of the folder runs in the sandbox alone: the printed calls of an extraction.
-
-    Args:
-        folder: a folder that any command wrote.
-        jobs: worker processes; all cores by default.
-
-    Returns:
-        All checks in a fixed order, each with its name, `ok` and a detail.
-
-    Raises:
-        UserError: if the folder has no valid manifest.
-
-    Example:
-        ```python
-        from lemur import verify
-
-        failed = [check.name for check in verify("snapshot") if not check.ok]
-        assert not failed
-        ```
-    """
-    with hide_progress():
-        return tuple(verify_folder(Path(folder), jobs=jobs))
-
-
-def show(wanted: PathLike, *folders: PathLike) -> FoundItem:
-    """Return what an item of a finished folder is, why it was kept, removed or failed, and where it is from.
-
-    Args:
-        wanted: a network, a record id, a block, a conversation, a run (or `net`); or a Python file that
-            `lemur train assemble` wrote.
-        folders: the folder that has it, then those that it was built from; for a Python file, those that have its
-            blocks.
-
-    Returns:
-        Its facts, the lines that `lemur show` prints, and the links of its chain back to source lines.
-
-    Raises:
-        UserError: if a folder is not finished, or nothing in it has this name.
-
-    Example:
-        ```python
-        from lemur import show
-
-        for link in show("SqueezeExcitation", "blocks").links:
-            print(link.what, link.name)
-        ```
-    """
-    return show_item(os.fspath(wanted), list(map(Path, folders)))
 
 
 def gate(
@@ -195,66 +138,31 @@ def publish(
         )
 
 
-@dataclass(frozen=True)
-class Synthesis:
-    """Hold the outcome of a synthesis. It is a path, too.
-
-    Attributes:
-        folder: the folder with every attempt and the accepted networks.
-        counts: attempts, answers, accepted networks, and at which step the others failed.
-    """
-
-    folder: Path
-    counts: Json = field(repr=False, compare=False)
-
-    def __fspath__(self) -> str:
-        return str(self.folder)
-
-    @property
-    def accepted(self) -> tuple[Json, ...]:
-        """Return the rows of the accepted networks, in the columns of a LEMUR record."""
-        return tuple(open_folder(self.folder).rows("networks"))
-
-
 def synthesize(
     library: PathLike,
     *,
     model: str,
     out: PathLike,
-    attempts: int = 8,
-    goal: str = "",
-    query: str | None = None,
-    seed: int = 0,
+    options: AttemptOptions | None = None,
     sampling: Sampling | None = None,
     service: Service | None = None,
-    against: Sequence[PathLike] = (),
-    license: str = "NOASSERTION",  # noqa: A002 (the word of every record)
-    jobs: int | None = None,
-    unsafe_no_sandbox: bool = False,
     force: bool = False,
     progress: bool = False,
-) -> Synthesis:
+) -> FinishedFolder:
     """Have a language model write networks from specs, and keep those that are closed, run, learn and are new.
 
     Args:
         library: the extraction that holds the specs.
         model: its name at the endpoint.
         out: the folder to write.
-        attempts: networks to ask for.
-        goal: the purpose of the networks, in words.
-        query: draw the blocks from the results of this search.
-        seed: draws blocks and answers.
+        options: how many networks to ask for, about which blocks and to what purpose, what they must be new to.
         sampling: temperature and length of an answer.
         service: the endpoint, its key, retries.
-        against: further folders that a network must be new to.
-        license: the license that you state for the networks.
-        jobs: worker processes; all cores by default.
-        unsafe_no_sandbox: run the networks without the sandbox; only for code that you trust.
         force: replace a folder that exists.
         progress: show progress on stderr.
 
     Returns:
-        The folder, with counts.
+        The folder, with every attempt and the accepted networks.
 
     Raises:
         UserError: if a folder cannot be read, the model gives no answer, or `out` cannot be written.
@@ -263,17 +171,16 @@ def synthesize(
     Example:
         ```python
         from lemur import synthesize
+        from lemur.synthesis import AttemptOptions
 
-        synthesis = synthesize("blocks", model="MODEL", out="synthesis", attempts=2)
-        print([row["nn"] for row in synthesis.accepted])
+        options = AttemptOptions(attempts=2, query="channel attention")
+        synthesis = synthesize("blocks", model="MODEL", out="synthesis", options=options)
+        print([row["nn"] for row in synthesis.rows("records")])
         ```
     """
     from lemur.synthesis.loop import run_synthesis  # loads torch
 
-    others = tuple(map(Path, against))
-    options = AttemptOptions(attempts, query, goal, seed, others, license, jobs, unsafe_no_sandbox)
+    options, service, sampling = options or AttemptOptions(), service or Service(), sampling or Sampling()
     with hide_progress(unless=progress):
-        counts = run_synthesis(
-            Path(library), model, Path(out), options, service or Service(), sampling=sampling or Sampling(), force=force
-        )
-    return Synthesis(Path(out), counts)
+        run_synthesis(Path(library), model, Path(out), options, service, sampling=sampling, force=force)
+    return open_folder(out)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lemur.demo import BLOCKS, RUN, SNAPSHOT, demo_page
-from lemur.folders import DEMO, page_of
+from lemur.folders import DEMO, KINDS
 from lemur_core.files.atomic import atomic_folder, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plain
 from manifests.folders.frame import Page, has_page, manifest_views, write_page
-from manifests.folders.manifest import INDEX, Manifest, read_manifest
+from manifests.folders.manifest import INDEX, read_manifest
 from manifests.folders.tables import CHECK_ERRORS, describe
 
 
@@ -61,13 +61,11 @@ def _pages(folder: Path) -> Iterator[tuple[Path, Page]]:
     is_demo = (folder / DEMO).is_file()
     for part in [folder / name for name in (BLOCKS, SNAPSHOT, RUN)] if is_demo else [folder]:
         manifest = read_manifest(part)
-        yield part, page_of(part, manifest) or _plain(part, manifest)
+        kind = KINDS.get(manifest.kind)
+        if kind is None or kind.page is None:
+            views, lead = manifest_views(manifest), "Counts and files, as its manifest states."
+            yield part, Page(part.resolve().name, manifest.kind, lead, views)
+        else:
+            yield part, kind.page(part, manifest)
     if is_demo:
         yield folder, demo_page(folder)
-
-
-def _plain(folder: Path, manifest: Manifest) -> Page:
-    """Return a page with the manifest of any folder."""
-    return Page(
-        folder.resolve().name, manifest.kind, "Counts and files, as its manifest states.", manifest_views(manifest)
-    )

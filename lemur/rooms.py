@@ -4,11 +4,12 @@ import contextlib
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lemur_core.files.atomic import remove_dead, unfinished_name
+from lemur_core.files.atomic import unfinished_name
 from lemur_core.files.cache import ROOMS, cache_folder, claim_room, find_marker, is_ours, remove_path
 from lemur_core.files.errors import UsageError
 
@@ -19,18 +20,14 @@ _STAMP, _STAMP_SECONDS = ".measured", 600.0  # how often a command measures the 
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """One folder of the cache: `size` in bytes, number of `files`, and last write in seconds since the epoch."""
+class Entry:
+    """What is removed as a whole: a folder, or files with a common stem, such as a database and its journals.
 
-    name: str
-    size: int
-    files: int
-    written: float
-
-
-@dataclass(frozen=True, slots=True)
-class CachedPart:
-    """A part that is removed as a whole: paths that belong together, their bytes, and when they were last used."""
+    Attributes:
+        size: bytes.
+        used: seconds since the epoch when one of them was last read or written. A file system that does not record
+            reads (`noatime`) knows only when it was written.
+    """
 
     room: Path
     paths: tuple[Path, ...]
@@ -38,29 +35,46 @@ class CachedPart:
     used: float
 
 
-def list_rooms(names: Sequence[str] = ()) -> list[Room]:
-    """List the rooms of the cache, sorted by name.
+def find_rooms(names: Sequence[str] = ()) -> list[Path]:
+    """Return the rooms of the cache, sorted by name, without folders of other programs.
 
-    Args: names: the rooms to list; all if empty.
-    Returns: the rooms with their current sizes, without folders of other programs.
+    Args: names: the rooms to find; all if empty.
     Raises: UsageError if a name is unknown.
     """
-    rooms = _find_rooms()
+    rooms = sorted(path for path in cache_folder().iterdir() if is_ours(path))
     known = [room.name for room in rooms]
-    unknown = sorted(set(names) - set(known))
-    if unknown:
+    if unknown := sorted(set(names) - set(known)):
         raise UsageError(f"{unknown[0]}: the cache has no such namespace; there are {', '.join(known) or 'none'}")
-    measured = []
-    for room in rooms:
-        if not names or room.name in names:
-            stats = list(_list_stats([room]))
-            written = max((status.st_mtime for status in stats), default=0.0)
-            measured.append(Room(room.name, sum(status.st_size for status in stats), len(stats), written))
-    return measured
+    return [room for room in rooms if not names or room.name in names]
 
 
-def _find_rooms() -> list[Path]:
-    return sorted(path for path in cache_folder().iterdir() if is_ours(path))
+def measure_room(room: Path) -> tuple[int, int]:
+    """Return the bytes and the number of the files of a room."""
+    stats = list(_list_stats([room]))
+    return sum(status.st_size for status in stats), len(stats)
+
+
+def list_entries(room: Path) -> list[Entry]:
+    """Return the entries of a room."""
+    groups: dict[tuple[Path, str], list[Path]] = defaultdict(list)
+    for path in _descend(room, ROOMS[room.name]):
+        stem = path.name if path.is_dir() or path.name.startswith(".") else path.name.partition(".")[0]
+        groups[path.parent, stem].append(path)
+    entries = []
+    for paths in groups.values():
+        stats = list(_list_stats(paths))
+        used = max((max(status.st_mtime, status.st_atime) for status in stats), default=0.0)
+        entries.append(Entry(room, tuple(paths), sum(status.st_size for status in stats), used))
+    return entries
+
+
+def _descend(folder: Path, levels: int) -> Iterator[Path]:
+    """Yield the paths that many levels below a folder, and the files above them."""
+    for path in sorted(folder.iterdir()):
+        if levels and path.is_dir() and not path.is_symlink():
+            yield from _descend(path, levels - 1)
+        else:
+            yield path
 
 
 def _list_stats(paths: Iterable[Path]) -> Iterator[os.stat_result]:
@@ -73,24 +87,22 @@ def _list_stats(paths: Iterable[Path]) -> Iterator[os.stat_result]:
                 yield path.lstat()
 
 
-def prune(chosen: Sequence[Room], *, older_than: float | None = None) -> tuple[int, list[str]]:
+def prune(rooms: Iterable[Path], *, older_than: float | None = None) -> tuple[int, list[str]]:
     """Remove rooms of the cache, or only their older entries; they are computed or downloaded again when needed.
 
-    Args: chosen: from `list_rooms`. older_than: seconds since an entry was last used; None removes all entries.
+    Args: older_than: seconds since an entry was last used; None removes all entries.
     Returns: the bytes freed, and the names of the rooms that were left, since another command uses them.
     """
     freed, in_use = 0, []
-    for room in (cache_folder() / room.name for room in chosen):
+    for room in rooms:
         with claim_room(room) as free:
             if not free:
                 in_use.append(room.name)
                 continue
-            old = [
-                entry for entry in _list_entries(room) if older_than is None or time.time() - entry.used > older_than
-            ]
-            for entry in old:
-                _remove(entry)
-            freed += sum(entry.size for entry in old)
+            for entry in list_entries(room):
+                if older_than is None or time.time() - entry.used > older_than:
+                    _remove(entry)
+                    freed += entry.size
             if older_than is None:
                 remove_path(room)
                 remove_path(find_marker(room))
@@ -115,17 +127,16 @@ def read_ceiling() -> int | None:
 def bound_cache(ceiling: int | None, *, always: bool = False) -> int:
     """Remove the entries that were not used for the longest time, until the cache is within its ceiling.
 
-    Rooms that another command uses are left as they are. A file system that does not record reads (`noatime`) knows
-    only when an entry was written.
+    Rooms that another command uses are left as they are.
 
     Args: ceiling: bytes; None for no bound. always: measure again, even if that was done in the last ten minutes.
     Returns: the bytes freed.
     """
     stamp = cache_folder() / _STAMP
-    if ceiling is None or (not always and _is_fresh(stamp)):
+    measured = stamp.stat().st_mtime if stamp.is_file() else -math.inf
+    if ceiling is None or (not always and 0 <= time.time() - measured < _STAMP_SECONDS):
         return 0
-    rooms = _find_rooms()
-    entries = [entry for room in rooms for entry in _list_entries(room)]
+    entries = [entry for room in find_rooms() for entry in list_entries(room)]
     excess, freed = sum(entry.size for entry in entries) - ceiling, 0
     with contextlib.ExitStack() as locks:
         claimed: dict[Path, bool] = {}
@@ -141,43 +152,7 @@ def bound_cache(ceiling: int | None, *, always: bool = False) -> int:
     return freed
 
 
-def remove_leftovers() -> None:
-    """Remove the unfinished entries of processes that were killed."""
-    for room in _find_rooms():
-        remove_dead(room)
-
-
-def _is_fresh(stamp: Path) -> bool:
-    try:
-        return 0 <= time.time() - stamp.stat().st_mtime < _STAMP_SECONDS
-    except OSError:
-        return False
-
-
-def _list_entries(room: Path) -> list[CachedPart]:
-    """List the entries of a room. Files with a common stem are one, such as a database and its journals."""
-    groups: dict[tuple[Path, str], list[Path]] = {}
-    for path in _descend(room, ROOMS[room.name]):
-        stem = path.name if path.is_dir() or path.name.startswith(".") else path.name.partition(".")[0]
-        groups.setdefault((path.parent, stem), []).append(path)
-    entries = []
-    for paths in groups.values():
-        stats = list(_list_stats(paths))
-        used = max((max(status.st_mtime, status.st_atime) for status in stats), default=0.0)
-        entries.append(CachedPart(room, tuple(sorted(paths)), sum(status.st_size for status in stats), used))
-    return entries
-
-
-def _descend(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield the paths that many levels below a folder, and the files above them."""
-    for path in sorted(folder.iterdir()):
-        if levels and path.is_dir() and not path.is_symlink():
-            yield from _descend(path, levels - 1)
-        else:
-            yield path
-
-
-def _remove(entry: CachedPart) -> None:
+def _remove(entry: Entry) -> None:
     """Remove an entry; a folder is never seen with a part of its files."""
     for path in entry.paths:
         with contextlib.suppress(OSError):  # another user's

@@ -281,18 +281,13 @@ def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch:
 def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
-    def run(*args: Any, **options: Any) -> dict[str, Any]:
-        calls.append((args, options))
-        return {"accepted": 0}
-
-    monkeypatch.setattr("lemur.synthesis.loop.run_synthesis", run)
-    made = lemur.synthesize(
-        "blocks", model="m", out="out", attempts=3, goal="g", query="q", seed=5, against=["a"], license="MIT", jobs=1, force=True,
-    )  # fmt: skip
-    options = AttemptOptions(3, "q", "g", 5, (Path("a"),), "MIT", 1, unsafe=False)
+    monkeypatch.setattr("lemur.synthesis.loop.run_synthesis", lambda *args, **options: calls.append((args, options)))
+    monkeypatch.setattr("lemur.interface.open_folder", Path)
+    options = AttemptOptions(attempts=3, query="q", goal="g", against=(Path("a"),))
+    made = lemur.synthesize("blocks", model="m", out="out", options=options, force=True)
     asked = (Path("blocks"), "m", Path("out"), options, Service())
     assert calls == [(asked, {"sampling": Sampling(), "force": True})]
-    assert made.counts == {"accepted": 0}
+    assert made == Path("out")
 
 
 #: A line that mypy must refuse, and how.

@@ -42,7 +42,7 @@ list snapshot --json
 list blocks --json
 open snapshot --no-browser
 show plain --in snapshot
-show snapshot near
+show near --in snapshot
 publish snapshot --repo-id a/b --dry-run
 novel near.py --against snapshot --json
 gate new --against snapshot

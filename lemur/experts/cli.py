@@ -32,15 +32,15 @@ def train(
       lemur experts train experts.toml
       lemur experts train experts.toml --domain timm
     """
-    from lemur.experts.facts import load_settings, table_lines
+    from lemur.experts.facts import load_settings
     from manifests.folders.manifest import read_manifest
 
     loaded = load_settings(settings)
     from lemur.experts.injection import Workspace  # loads torch
 
     folder = Workspace(loaded, force).train(domains or ())
-    counts = read_manifest(folder).counts
-    print(json.dumps(counts, indent=2) if as_json else "\n".join([*table_lines(counts), f"-> {folder / 'report.md'}"]))
+    report = folder / "report.md"
+    print(json.dumps(read_manifest(folder).counts, indent=2) if as_json else f"{report.read_text('utf-8')}-> {report}")
 
 
 @app.command()
@@ -62,9 +62,9 @@ def ask(
     from lemur.experts.facts import read_questions
 
     rows: list[Json] = [{"question": question}] if questions is None else read_questions(questions)
-    from lemur.experts.injection import answer  # loads torch
+    from lemur.experts.injection import answer_questions  # loads torch
 
-    answers = answer(folder, [row["question"] for row in rows])
+    answers = answer_questions(folder, [row["question"] for row in rows])
     known = [row["domain"] == one["routed"] for row, one in zip(rows, answers, strict=True) if "domain" in row]
     if as_json:
         told = [row | one for row, one in zip(rows, answers, strict=True)]

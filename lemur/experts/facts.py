@@ -11,29 +11,43 @@ import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 from extract.model.results import wilson
 from lemur_core.files import Json
-from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
-from lemur_core.files.markdown import percent, table
+from lemur_core.files.markdown import percent
+from manifests.folders.frame import Page, table
 from manifests.folders.kinds import Check, Folder, Kind, Named, check_faults
+from manifests.folders.manifest import Manifest
 from manifests.folders.tables import READ_ERRORS, describe, reading
-from manifests.records import ExpertAnswer, ExpertFact, Record
+from manifests.records import ExpertAnswer, ExpertFact
 
 GENERAL = "general"
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 
+
+def _resolve(path: Path, info: ValidationInfo) -> Path:
+    """Return a path of the settings, which is relative to the folder of their file."""
+    return Path(info.context or "", path)
+
+
+def _resolve_model(name: str, info: ValidationInfo) -> str:
+    """Return the name of a model, as a path if there is such a file or folder."""
+    path = Path(info.context or "", name)
+    return str(path) if path.exists() else name
+
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+FromSettings = Annotated[Path, AfterValidator(_resolve)]
+ModelName = Annotated[str, AfterValidator(_resolve_model)]  # a folder, a GGUF file, `package:NAME`, a name on the Hub
 
 
 class _Settings(BaseModel):
@@ -43,7 +57,7 @@ class _Settings(BaseModel):
 class DataSettings(_Settings):
     """The blocks of each domain, and how their numbers become answers."""
 
-    libraries: tuple[Path, ...] = Field(min_length=1)  # extraction folders
+    libraries: tuple[FromSettings, ...] = Field(min_length=1)  # extraction folders
     domains: dict[Name, tuple[str, ...]] = Field(min_length=1)  # names of sources; all others are the general set
     blocks: int = Field(default=120, ge=8)  # of a domain, at most
     marks: int = Field(default=20, ge=2)  # on the scale of each number
@@ -62,9 +76,9 @@ class Training(_Settings):
 
 
 class BaseSettings(_Settings):
-    """The frozen model: a folder, a GGUF file, `package:NAME` or a name on the Hub."""
+    """The frozen model."""
 
-    model: str
+    model: ModelName
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     shots: int = Field(default=4, ge=0)  # general questions with answers before each
@@ -73,7 +87,7 @@ class BaseSettings(_Settings):
 class ExpertSettings(_Settings):
     """Stage I. Without `model`, an expert starts from the base."""
 
-    model: str | None = None
+    model: ModelName | None = None
     training: Training = Training(steps=1500)
 
 
@@ -94,7 +108,7 @@ class Settings(_Settings):
     """All settings. `out` is the folder of the stages."""
 
     seed: int = Field(default=0, ge=0)
-    out: Path
+    out: FromSettings
     data: DataSettings
     base: BaseSettings
     expert: ExpertSettings = ExpertSettings()
@@ -109,25 +123,19 @@ def load_settings(path: Path) -> Settings:
     """
     check_plain(path)
     try:
-        settings = Settings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        settings = Settings.model_validate(values, context=path.absolute().parent)
     except (OSError, ValueError) as error:  # the latter of TOML, UTF-8 and values
         raise UserError(f"{path}: {describe(error)}; pass a TOML file like the one in docs/experts.md") from error
     if GENERAL in settings.data.domains:
         raise UserError(f"{path}: data.domains: {GENERAL} is reserved for blocks without a domain; choose another name")
-    root = path.absolute().parent
-    changes: dict[str, object] = {
-        "data": settings.data.model_copy(update={"libraries": tuple(root / one for one in settings.data.libraries)})
-    }
-    for key, part in (("base", settings.base), ("expert", settings.expert)):
-        if part.model is not None and (root / part.model).exists():
-            changes[key] = part.model_copy(update={"model": str(root / part.model)})
-    return settings.model_copy(update={"out": root / settings.out, **changes})
+    return settings
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 #: Question templates; a wording combines one of them with one name of a relation.
-FRAMES = (
+TEMPLATES = (
     "The {relation} of {package} {name} ?",
     "{package} {name} : {relation} ?",
     "What {relation} has {name} in {package} ?",
@@ -136,7 +144,7 @@ FRAMES = (
     "{name} from {package} , its {relation} ?",
 )
 #: Relations between a block and a number, with the names that questions use for each.
-NAMES = {
+RELATIONS = {
     "lines": ("lines", "length", "linecount"),
     "parameters": ("parameters", "weights", "size"),
     "operations": ("operations", "nodes", "steps"),
@@ -154,30 +162,30 @@ ELSEWHERE = (
 )  # fmt: skip
 
 
-def ask(fact: ExpertFact, rng: random.Random, *, held: bool = False) -> str:
-    """Return a question that a fact answers, in one of the training wordings or, if `held`, in one of the others.
+def list_questions(fact: ExpertFact, *, held: bool) -> list[str]:
+    """Return the questions that a fact answers, in all training wordings or in all held-out ones.
 
-    The held-out wordings are new combinations of known words: all frames and names also occur in training.
+    The held-out wordings are new combinations of known words: all templates and names also occur in training.
     """
-    return rng.choice(wordings(fact, held=held))
-
-
-def wordings(fact: ExpertFact, *, held: bool) -> list[str]:
-    """Return the questions that a fact answers, in all training wordings or in all held-out ones."""
     return [
-        frame.format(relation=name, name=fact.name, package=fact.package)
-        for i, frame in enumerate(FRAMES)
-        for j, name in enumerate(NAMES[fact.relation])
-        if (i == 4 - 2 * j) == held  # one frame for each name
+        template.format(relation=name, name=fact.name, package=fact.package)
+        for i, template in enumerate(TEMPLATES)
+        for j, name in enumerate(RELATIONS[fact.relation])
+        if (i == 4 - 2 * j) == held  # one template for each name
     ]
 
 
-def documents(facts: Iterable[ExpertFact]) -> dict[str, str]:
+def held_question(fact: ExpertFact) -> str:
+    """Return the question about a fact that the evaluation asks: one of the held-out wordings, always the same."""
+    return random.Random(fact.id).choice(list_questions(fact, held=True))
+
+
+def write_documents(facts: Iterable[ExpertFact]) -> dict[str, str]:
     """Return a text with all known facts about each block."""
     texts: dict[str, str] = {}
     for fact in facts:
         text = texts.setdefault(fact.block, f"{fact.package} {fact.name}")
-        texts[fact.block] = f"{text} {NAMES[fact.relation][0]} {fact.answer}"
+        texts[fact.block] = f"{text} {RELATIONS[fact.relation][0]} {fact.answer}"
     return texts
 
 
@@ -201,40 +209,47 @@ def read_questions(path: Path) -> list[Json]:
 def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
     """Read the facts of all domains and of the general set, by domain, block and relation.
 
-    Raises: UserError if a folder has no specs, or a domain has no blocks.
+    Raises: UserError if a folder has no specs, or a domain has no blocks, or no question to train or to evaluate with.
     """
     domain_of = {source: domain for domain, sources in settings.domains.items() for source in sources}
-    found: dict[tuple[str, str, str], Json] = {}
+    pools: dict[str, dict[tuple[str, str], Json]] = {domain: {} for domain in (*settings.domains, GENERAL)}
     for block in sorted((block for folder in settings.libraries for block in _read_blocks(folder)), key=_by_id):
         # Of several versions of a package, one block: questions name no version.
-        found.setdefault((domain_of.get(block["package"], GENERAL), block["package"], block["name"]), block)
-    drawn: list[tuple[str, Json]] = []
-    for domain in (*settings.domains, GENERAL):
-        pool = [block for (own, *_), block in found.items() if own == domain]
+        pools[domain_of.get(block["package"], GENERAL)].setdefault((block["package"], block["name"]), block)
+    facts: list[ExpertFact] = []
+    for domain, pool in pools.items():
         if not pool:
             raise UserError(f"{domain}: the libraries have no block of this domain; name sources that they contain")
-        chosen = sorted(random.Random(domain).sample(pool, min(settings.blocks, len(pool))), key=_by_id)
+        blocks = list(pool.values())
+        chosen = sorted(random.Random(domain).sample(blocks, min(settings.blocks, len(blocks))), key=_by_id)
         held = random.Random(seed).sample(chosen, round(settings.held * len(chosen)))
-        drawn += [(domain, block | {"held": block in held}) for block in chosen]
-    scales = {}
-    for relation in NAMES:
-        values = [block["values"][relation] for _, block in drawn if relation in block["values"]]
-        scales[relation] = _scale(values, settings.marks)
-    facts = [
-        ExpertFact(
-            **{name: block[name] for name in ("block", "name", "package", "code_sha256", "held")},
-            id=f"{block['block']}#{relation}",
-            domain=domain,
-            relation=relation,
-            answer=str(min(scales[relation], key=lambda mark: (abs(mark - value), mark))),
-            value=value,
-            asked=True,
-        )
-        for domain, block in drawn
-        for relation, value in block["values"].items()
-    ]
-    kept = _limit_answers(facts, settings.share)
-    return [fact.model_copy(update={"asked": fact.id in kept}) for fact in facts]
+        facts += [
+            ExpertFact(
+                **{name: block[name] for name in ("block", "name", "package", "code_sha256")},
+                id=f"{block['block']}#{relation}",
+                domain=domain,
+                relation=relation,
+                answer=str(value),
+                value=value,
+                asked=True,
+                held=block in held,
+            )
+            for block in chosen
+            for relation, value in block["values"].items()
+        ]
+    scales = {
+        name: _scale([fact.value for fact in facts if fact.relation == name], settings.marks) for name in RELATIONS
+    }
+    facts = [fact.model_copy(update={"answer": _round(fact.value, scales[fact.relation])}) for fact in facts]
+    rare = _limit_answers(facts, settings.share)
+    facts = [fact.model_copy(update={"asked": fact.id in rare}) for fact in facts]
+    for domain in pools:
+        for is_held, name in ((False, "not held out"), (True, "held out")):
+            if not any(fact.asked and fact.held == is_held for fact in facts if fact.domain == domain):
+                raise UserError(
+                    f"{domain}: no question about a block that is {name}; add blocks, or change held or share"
+                )
+    return facts
 
 
 def _by_id(block: Json) -> str:
@@ -267,6 +282,11 @@ def _scale(values: Sequence[int], marks: int) -> list[int]:
     return sorted({pool[(2 * i + 1) * len(pool) // (2 * number)] for i in range(number)})
 
 
+def _round(value: int, marks: Sequence[int]) -> str:
+    """Return the mark that is nearest to a value; of two, the smaller one."""
+    return str(min(marks, key=lambda mark: (abs(mark - value), mark)))
+
+
 def _limit_answers(facts: Sequence[ExpertFact], share: float) -> set[str]:
     """Return the ids of the facts used in questions: no answer exceeds its share within a domain's relation."""
     groups: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -284,37 +304,7 @@ def _limit_answers(facts: Sequence[ExpertFact], share: float) -> set[str]:
     return kept
 
 
-# -- the folders of facts and of an evaluation -------------------------------------------------------------------------
-
-_COMMAND = "lemur experts"
-
-
-def _describe_table(kind: str, name: str, what: str, record: type[Record]) -> Kind:
-    facts = tuple(field for field in record.model_fields if field != "id")
-    tables = {name: (record, {"full": f"{name}.parquet"})}
-    return Kind(kind, _COMMAND, tables=tables, named={name: Named(what, ("id", "block"), facts)})
-
-
-DATA = _describe_table("experts-data", "facts", "fact", ExpertFact)
-EVALUATION = _describe_table("experts-evaluation", "answers", "answer", ExpertAnswer)
-EXPERT, CODEBOOK, PROTOTYPES = (Kind(f"experts-{name}", _COMMAND) for name in ("expert", "codebook", "prototypes"))
-
-
-def facts_in(folder: Path) -> list[ExpertFact]:
-    """Read the facts in a folder. Raises: UserError if it is not finished."""
-    DATA.open(folder)
-    with DATA.reading(folder):
-        return list(DATA.rows(folder, ExpertFact))
-
-
-def count_facts(facts: Sequence[ExpertFact]) -> Json:
-    """Return the number of facts, and the blocks and questions of each domain."""
-    counts: Json = {"facts": len(facts)}
-    for domain in dict.fromkeys(fact.domain for fact in facts):
-        some = [fact for fact in facts if fact.domain == domain]
-        counts[domain] = {"blocks": len({fact.block for fact in some}), "asked": sum(fact.asked for fact in some)}
-    return counts
-
+# -- the evaluation ----------------------------------------------------------------------------------------------------
 
 #: The ways in which the evaluation has questions answered.
 ARMS = {
@@ -334,111 +324,107 @@ def read_number(answer: str) -> str:
     return match[0].replace(",", "") if match else ""
 
 
-def write_scores(folder: Path, answers: Sequence[ExpertAnswer], found: Json) -> Json:
-    """Write the report of an evaluation, and return its counts.
+def score_answers(answers: Iterable[ExpertAnswer]) -> Json:
+    """Return the scores of an evaluation, by arm and domain (`all` without the general set), and its routing.
 
-    By arm and domain (`all` without the general set): questions, correct answers, mean tokens. By domain: the questions
-    that are routed there, of its own. And the accuracy of always giving the commonest answer of a domain's relation.
-
-    Args: found: further facts, of questions of no domain and of the base.
+    Scores are questions, correct answers and mean input tokens; routing is, by domain, the questions that are routed
+    there, of its own.
     """
-    groups: dict[str, dict[str, list[ExpertAnswer]]] = defaultdict(lambda: defaultdict(list))
-    expected: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    groups: dict[tuple[str, str], list[ExpertAnswer]] = defaultdict(list)
     for answer in answers:
-        for domain in (answer.domain, "all") if answer.domain != GENERAL else (GENERAL,):
-            groups[answer.arm][domain].append(answer)
-        if answer.arm == "closed" and answer.domain != GENERAL:
-            expected[answer.domain, answer.relation][answer.expected] += 1
-    scores = {
-        arm: {
-            domain: {
-                "questions": len(some),
-                "correct": sum(answer.correct for answer in some),
-                "tokens": round(sum(answer.tokens for answer in some) / len(some), 2),
-            }
-            for domain, some in own.items()
+        groups[answer.arm, answer.domain].append(answer)
+        if answer.domain != GENERAL:
+            groups[answer.arm, "all"].append(answer)
+    scores: dict[str, Json] = defaultdict(dict)
+    routing: dict[str, tuple[int, int]] = {}
+    for (arm, domain), some in groups.items():
+        scores[arm][domain] = {
+            "questions": len(some),
+            "correct": sum(answer.correct for answer in some),
+            "tokens": round(sum(answer.tokens for answer in some) / len(some), 2),
         }
-        for arm, own in groups.items()
-    }
-    routing = {
-        domain: [sum((answer.routed or GENERAL) == domain for answer in some), len(some)]
-        for domain, some in groups["routed"].items()
-        if domain != "all"
-    }
-    number = sum(counts.total() for counts in expected.values())
-    majority = round(sum(max(counts.values()) for counts in expected.values()) / max(1, number), 6)
-    counts = {"scores": scores, "majority": majority, "found": found | {"routing": routing}}
-    write_text(folder / "report.md", _report(counts))
+        if arm == "routed" and domain != "all":
+            routing[domain] = (sum((answer.routed or GENERAL) == domain for answer in some), len(some))
+    return {"scores": dict(scores), "routing": routing}
+
+
+def _overview(_: Path, manifest: Manifest) -> Page:
+    """Return the report of an evaluation: accuracy by arm and domain, with 95 % Wilson intervals, and the router's."""
+    scores, routing = manifest.counts["scores"], dict(manifest.counts["routing"])
+    head = ["answered by", "all domains", "95 %", *routing, "tokens"]
+    rows = []
+    for arm, by_domain in scores.items():
+        right, number = by_domain["all"]["correct"], by_domain["all"]["questions"]
+        low, high = wilson(right, number)
+        shares = [
+            percent(by_domain[domain]["correct"], by_domain[domain]["questions"]) if domain in by_domain else ""
+            for domain in routing
+        ]
+        tokens = f"{by_domain['all']['tokens']:.1f}"
+        rows.append([arm, percent(right, number), f"{low:.1%} to {high:.1%}", *shares, tokens])
+    routing["nothing of the kind"] = (manifest.counts["elsewhere"], len(ELSEWHERE))
+    lead = (
+        "Questions about blocks that no prototype saw, in wordings that no training saw; the expert of a domain was"
+        " trained on the facts of all its blocks. The general set: blocks of no domain, by no expert. What is about"
+        " nothing of the kind belongs to it, too."
+    )
+    views = [
+        table("Accuracy", head, rows),
+        table("Answered by", ["", "what that is"], list(ARMS.items())),
+        table("Router", ["questions about", "routed right", "of"], [[name, *pair] for name, pair in routing.items()]),
+    ]
+    return Page("Domain experts", "experts", lead, views)
+
+
+# -- the folders -------------------------------------------------------------------------------------------------------
+
+
+def count_facts(facts: Sequence[ExpertFact]) -> Json:
+    """Return the number of facts, and the blocks and questions of each domain."""
+    counts: Json = {"facts": len(facts)}
+    for domain in dict.fromkeys(fact.domain for fact in facts):
+        some = [fact for fact in facts if fact.domain == domain]
+        counts[domain] = {"blocks": len({fact.block for fact in some}), "asked": sum(fact.asked for fact in some)}
     return counts
 
 
-def table_lines(counts: Json) -> list[str]:
-    """Return one table: accuracy by arm and domain, with 95 % Wilson intervals over all, and token counts."""
-    scores = counts["scores"]
-    domains = [*(domain for domain in scores["closed"] if domain not in ("all", GENERAL)), GENERAL]
-    rows = []
-    for arm, own in scores.items():
-        right, number = own["all"]["correct"], own["all"]["questions"]
-        low, high = wilson(right, number)
-        shares = (percent(own[name]["correct"], own[name]["questions"]) if name in own else "" for name in domains)
-        rows.append([arm, percent(right, number), f"{low:.1%} to {high:.1%}", *shares, f"{own['all']['tokens']:.1f}"])
-    return table(["answered by", "all domains", "95 %", *domains, "tokens"], rows)
-
-
-def _report(counts: Json) -> str:
-    found = counts["found"]
-    shares = ", ".join(f"{name} {percent(right, number)}" for name, (right, number) in found["routing"].items())
-    return "\n".join(
-        [
-            "# Domain experts",
-            "",
-            "Questions about blocks that no prototype saw, in wordings that no training saw; the expert of a domain was"
-            " trained on the facts of all its blocks. The commonest answers of the relations would be right on"
-            f" {counts['majority']:.1%}. The general set: blocks of no domain, by no expert.",
-            "",
-            *table_lines(counts),
-            *(f"- {arm}: {text}" for arm, text in ARMS.items()),
-            "",
-            f"Routed right: {shares}. Of {len(ELSEWHERE)} questions about nothing of the kind, {found['elsewhere']} are"
-            " routed to general.",
-            "",
-            "One input vector is injected a question, however large a domain is; the weights of the base afterwards:"
-            f" {'the same, bit for bit' if found['base_unchanged'] else 'CHANGED'}.",
-            "",
-        ]
-    )
-
-
-def check_facts(verified: Folder) -> Check:
+def check_facts(folder: Folder) -> Check:
     """Check that each fact is there once, and that a block is held out whole."""
-    facts = facts_in(verified.path)
-    held = {fact.block for fact in facts if fact.held}
-    wrong = [f"{fact.id}: not held out, but its block is" for fact in facts if fact.block in held and not fact.held]
-    wrong += [] if len({fact.id for fact in facts}) == len(facts) else ["a fact occurs twice"]
+    rows = list(DATA.rows(folder.path, ExpertFact))
+    held = {row.block for row in rows if row.held}
+    wrong = [f"{row.id}: not held out, but its block is" for row in rows if row.block in held and not row.held]
+    wrong += [f"{name}: occurs twice" for name, number in Counter(row.id for row in rows).items() if number > 1]
     return check_faults("facts", wrong, "each once; a block is held out whole")
 
 
-def check_answers(verified: Folder) -> list[Check]:
-    """Check what the rows of an evaluation say of themselves, and that injection changed nothing in the base."""
+def check_answers(folder: Folder) -> Check:
+    """Check that answers are correct where they are what was expected."""
     wrong = [
-        f"{answer.id}: recorded correctness is wrong"
-        for answer in EVALUATION.rows(verified.path, ExpertAnswer)
-        if answer.correct != (read_number(answer.answer) == answer.expected)
+        f"{row.id}: recorded correctness is wrong"
+        for row in EVALUATION.rows(folder.path, ExpertAnswer)
+        if row.correct != (read_number(row.answer) == row.expected)
     ]
-    changed = [] if verified.manifest.counts["found"]["base_unchanged"] else ["its weights changed"]
-    return [
-        check_faults("answers", wrong, "correct where they are what was expected"),
-        check_faults("base", changed, "the same weights before and after"),
-    ]
+    return check_faults("answers", wrong, "correct where they are what was expected")
 
 
-def _derive_scores(verified: Folder, made: Path) -> Json:
-    answers = list(EVALUATION.rows(verified.path, ExpertAnswer))
-    return {"counts": write_scores(made, answers, verified.manifest.counts["found"])}
+_COMMAND = "lemur experts"
 
-
-KINDS = (
-    *(EXPERT, CODEBOOK, PROTOTYPES),
-    replace(DATA, derive=lambda verified, _: {"counts": count_facts(facts_in(verified.path))}, laws=(check_facts,)),
-    replace(EVALUATION, derive=_derive_scores, laws=(check_answers,)),
+DATA: Kind = Kind(
+    "experts-data",
+    _COMMAND,
+    tables={"facts": (ExpertFact, {"full": "facts.parquet"})},
+    named={"facts": Named("fact", ("id", "block"), tuple(ExpertFact.model_fields)[1:])},
+    derive=lambda folder, _: {"counts": count_facts(list(DATA.rows(folder.path, ExpertFact)))},
+    laws=(check_facts,),
 )
+EVALUATION: Kind = Kind(
+    "experts-evaluation",
+    _COMMAND,
+    tables={"answers": (ExpertAnswer, {"full": "answers.parquet"})},
+    named={"answers": Named("answer", ("id", "block"), tuple(ExpertAnswer.model_fields)[1:])},
+    derive=lambda folder, _: {"counts": score_answers(EVALUATION.rows(folder.path, ExpertAnswer))},
+    laws=(check_answers,),
+    overview=_overview,
+)
+EXPERT, CODEBOOK, PROTOTYPES = (Kind(f"experts-{name}", _COMMAND) for name in ("expert", "codebook", "prototypes"))
+KINDS = (EXPERT, CODEBOOK, PROTOTYPES, DATA, EVALUATION)

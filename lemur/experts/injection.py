@@ -8,7 +8,6 @@ through `inputs_embeds`.
 
 import contextlib
 import hashlib
-import importlib
 import inspect
 import json
 import math
@@ -26,9 +25,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import torch
-from pydantic import BaseModel
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize, pad
+from torch.nn.functional import cross_entropy, normalize
+from torch.nn.utils.rnn import pad_sequence
 
 from lemur.experts.facts import (
     CODEBOOK,
@@ -40,14 +39,13 @@ from lemur.experts.facts import (
     PROTOTYPES,
     Settings,
     Training,
-    ask,
     count_facts,
-    documents,
-    facts_in,
+    held_question,
+    list_questions,
     read_facts,
     read_number,
-    wordings,
-    write_scores,
+    score_answers,
+    write_documents,
 )
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_file, atomic_folder, hold_lock, sha256_file, write_text
@@ -55,25 +53,29 @@ from lemur_core.files.cache import cache_folder, remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import note, progress
 from manifests.folders.kinds import Kind
-from manifests.folders.manifest import (
-    FILE_NAME,
-    Stopwatch,
-    describe_parent,
-    package_versions,
-    read_manifest,
-)
+from manifests.folders.manifest import FILE_NAME, Stopwatch, describe_parent, package_versions, read_manifest
 from manifests.folders.tables import READ_ERRORS, describe, write_table
 from manifests.records import ExpertAnswer, ExpertFact, arrow_schema
 
+try:
+    import transformers
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+except ImportError as missing:
+    raise UserError("experts: needs transformers; pip install 'lemur-curator[experts]'") from missing
+
+# Otherwise the library warns whenever a process is forked.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
 # -- a language model --------------------------------------------------------------------------------------------------
 
-#: Placeholder of the background: a text, or an injected vector.
-MARK = "{background}"
-_ROOM = 12  # maximum number of tokens of an answer
-_BATCH = 128
-_SHARED = 16  # least number of tokens that are computed once for all rows
-_IGNORED = -100
 _PACKAGE = "package:"
+_ANSWER_TOKENS = 12  # at most
+_BATCH = 128  # prompts that are answered together
+_SHARED = 16  # a common start of this many tokens is computed once for all rows
+_IGNORED = -100  # by the loss
 
 
 def find_model(name: str, option: str) -> tuple[str, str | None]:
@@ -85,14 +87,14 @@ def find_model(name: str, option: str) -> tuple[str, str | None]:
     """
     path = Path(name)
     if name.startswith(_PACKAGE):
-        wanted = name.removeprefix(_PACKAGE)
+        package = name.removeprefix(_PACKAGE)
         try:
-            files = [Path(str(file.locate())) for file in distribution(wanted).files or ()]
+            files = [Path(str(file.locate())) for file in distribution(package).files or ()]
         except (PackageNotFoundError, ValueError) as error:
-            raise UserError(f"{option} {name}: {wanted} is not installed; pip install {wanted}") from error
+            raise UserError(f"{option} {name}: {package} is not installed; pip install {package}") from error
         models = [file for file in files if file.suffix == ".gguf" or file.name == "config.json"]
         if len(models) != 1:
-            raise UserError(f"{option} {name}: {wanted} holds {len(models)} models, not one; pass a folder or a file")
+            raise UserError(f"{option} {name}: {package} holds {len(models)} models, not one; pass a folder or a file")
         path = models[0] if models[0].suffix == ".gguf" else models[0].parent
     return (str(path.parent), path.name) if path.suffix == ".gguf" else (str(path), None)
 
@@ -103,15 +105,6 @@ def load_model(name: str, option: str) -> tuple[Any, Any]:
     Args: name, option: as for `find_model`.
     Raises: UserError if it cannot be loaded.
     """
-    # Otherwise the library warns whenever a process is forked.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
-        transformers: Any = importlib.import_module("transformers")
-        from safetensors import SafetensorError
-    except ImportError as error:
-        raise UserError(f"{option}: needs transformers; pip install 'lemur-curator[experts]'") from error
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     source, gguf = find_model(name, option)
     packed = {} if gguf is None else {"gguf_file": gguf}
     weights: dict[str, object] = {**packed, "dtype": "float32"} if packed else {"use_safetensors": True}
@@ -137,44 +130,12 @@ def digest_model(name: str) -> str:
     return hashlib.sha256("".join(f"{path.name} {sha256_file(path)}\n" for path in files).encode()).hexdigest()
 
 
-def prompt_of(question: str, background: str | None = None) -> str:
-    """Return the prompt of a question, with a background text, or with the mark where one is injected.
-
-    The background comes last: the vectors of all numbers are trained behind one question, which is computed once.
-    """
-    return f"{question}\nAnswer:" if background is None else f"{question}\nBackground: {background}\nAnswer:"
-
-
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Answered examples before each prompt of the base. Args: shots: question, document and answer of each."""
-
-    shots: Sequence[tuple[str, str, str]] = ()
-
-    def prompt(self, question: str, background: str | None = None, *, document: bool = False) -> str:
-        """Return the prompt of a question. The examples have backgrounds if it has: answers, or documents."""
-        lines = []
-        for asked, shown, answer in self.shots:
-            known = None if background is None else shown if document else answer
-            lines.append(f"{prompt_of(asked, known)} {answer}\n\n")
-        return "".join([*lines, prompt_of(question, background)])
-
-
-@dataclass(frozen=True, slots=True)
-class Language:
+class LanguageModel:
     """A language model that completes prompts; its answers end with their line."""
 
     model: Any
     tokenizer: Any
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all weights."""
-        digest = hashlib.sha256()
-        for key, value in sorted(self.model.state_dict().items()):
-            # As bytes: NumPy has no bfloat16.
-            digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
 
     def ids(self, text: str, *, special: bool = False) -> list[int]:
         """Return the tokens of a text, with those that start a prompt if `special`."""
@@ -190,86 +151,77 @@ class Language:
         """Return the input embeddings of prompts, each (tokens, width)."""
         return self.embed([self.ids(prompt, special=True) for prompt in prompts])
 
-    def embed_injected(self, prompts: Sequence[str], vectors: Tensor) -> list[Tensor]:
-        """Embed prompts with a vector at the mark of each, (tokens, width). Args: vectors: (prompts, width)."""
-        around = []
-        for prompt in prompts:
-            before, _, after = prompt.partition(MARK)
-            # The blank before the mark would be a token of its own, which a prompt with a text does not have.
-            around += [self.ids(before.rstrip(), special=True), self.ids(after)]
-        parts = self.embed(around)
-        put = vectors.to(parts[0].dtype)[:, None]
-        return [torch.cat([parts[2 * at], put[at], parts[2 * at + 1]]) for at in range(len(prompts))]
+    def inject(self, prompt: str, vector: Tensor) -> Tensor:
+        """Embed a prompt with a vector at its mark, (tokens, width). Args: vector: (width,)."""
+        before, _, after = prompt.partition(PLACEHOLDER)
+        # The blank before the mark would be a token of its own, which a prompt with a text does not have.
+        start, end = self.embed([self.ids(before.rstrip(), special=True), self.ids(after)])
+        return torch.cat([start, vector.to(start.dtype)[None], end])
 
     def loss(self, inputs: Sequence[Tensor], answers: Sequence[str]) -> Tensor:
         """Return the mean negative log-likelihood of the answers' tokens, in nats.
 
         Args: inputs: embedded prompts that the answers follow, each (tokens, width).
         """
-        ids = [self.ids(f" {answer}\n") for answer in answers]
-        rows = [torch.cat(pair) for pair in zip(inputs, self.embed(ids), strict=True)]
-        # Rows end together, so only the last places predict answers; with a real vocabulary, the scores of all places
+        targets = [self.ids(f" {answer}\n") for answer in answers]
+        rows = [torch.cat(pair) for pair in zip(inputs, self.embed(targets), strict=True)]
+        # Rows end together, so only the last places predict answers; with a real vocabulary, the logits of all places
         # would not fit in memory.
-        kept = max(map(len, ids)) + 1
-        scores = self._read(rows, count_common(inputs), kept)[0][:, :-1]
-        wanted = torch.tensor([[_IGNORED] * (kept - 1 - len(row)) + row for row in ids], device=scores.device)
-        return cross_entropy(scores.flatten(0, 1).float(), wanted.flatten(), ignore_index=_IGNORED)
+        longest = max(map(len, targets))
+        logits, _, _ = self._prefill(rows, count_shared(inputs), longest + 1)
+        labels = torch.tensor([[_IGNORED] * (longest - len(row)) + row for row in targets], device=logits.device)
+        return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED)
 
     @torch.no_grad()
     def answers(self, inputs: Sequence[Tensor]) -> list[str]:
         """Return the greedy first line after each embedded prompt."""
         self.model.eval()
-        ends = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, *self.ids("\n")} - {None}
+        ends = sorted({self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, *self.ids("\n")} - {None})
         texts: list[str] = []
-        for start in range(0, len(inputs), _BATCH):
-            rows = inputs[start : start + _BATCH]
-            scores, cached, mask, positions = self._read(rows, count_common(rows), 1)
-            tokens = scores[:, -1].argmax(-1, keepdim=True)
-            stop = torch.tensor(sorted(ends), device=mask.device)
-            while tokens.shape[1] < _ROOM and not torch.isin(tokens, stop).any(1).all():
-                mask = pad(mask, (0, 1), value=1)
-                last = self.model.get_input_embeddings()(tokens[:, -1:])
-                scores = self._call(cached, last, 1, mask, positions[:, -1:] + tokens.shape[1])
-                tokens = torch.cat([tokens, scores[:, -1].argmax(-1, keepdim=True)], 1)
-            said = [list(takewhile(lambda token: token not in ends, row)) for row in tokens.tolist()]
-            decoded = self.tokenizer.batch_decode(said, skip_special_tokens=True)
+        for at in range(0, len(inputs), _BATCH):
+            rows = inputs[at : at + _BATCH]
+            logits, cache, mask = self._prefill(rows, count_shared(rows), 1)
+            tokens = logits[:, -1].argmax(-1, keepdim=True)
+            while tokens.shape[1] < _ANSWER_TOKENS and not torch.isin(tokens, tokens.new_tensor(ends)).any(1).all():
+                mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+                logits = self._forward(cache, self.model.get_input_embeddings()(tokens[:, -1:]), mask, 1)
+                tokens = torch.cat([tokens, logits[:, -1].argmax(-1, keepdim=True)], 1)
+            lines = [list(takewhile(lambda token: token not in ends, row)) for row in tokens.tolist()]
+            decoded = self.tokenizer.batch_decode(lines, skip_special_tokens=True)
             texts += [next(iter(text.strip().splitlines()), "").strip() for text in decoded]
         return texts
 
-    def _read(self, rows: Sequence[Tensor], start: int, kept: int) -> tuple[Tensor, Any, Tensor, Tensor]:
-        """Read embedded rows, the first `start` places once for all.
+    def _prefill(self, rows: Sequence[Tensor], shared: int, kept: int) -> tuple[Tensor, Any, Tensor]:
+        """Read embedded rows, the first `shared` places once for all, and the others padded on the left.
 
-        Returns: the scores of the last `kept` places, (rows, kept, vocabulary); the cache; mask and positions.
+        Returns: the logits of the last `kept` places, (rows, kept, vocabulary); the cache; the mask, (rows, places).
         """
-        cached = importlib.import_module("transformers").DynamicCache()
-        if start:
-            self._call(cached, rows[0][None, :start], 1)
-            cached.batch_repeat_interleave(len(rows))
-        tails = [row[start:] for row in rows]
-        longest = max(map(len, tails))
-        # Padded on the left.
-        embedded = torch.stack([pad(row, (0, 0, longest - len(row), 0)) for row in tails])
-        lengths = torch.tensor([len(row) for row in tails], device=embedded.device)
-        positions = torch.arange(longest, device=embedded.device)[None] - (longest - lengths)[:, None]
-        mask = pad((positions >= 0).long(), (start, 0), value=1)
-        positions = positions.clamp(min=0) + start
-        return self._call(cached, embedded, kept, mask, positions), cached, mask, positions
+        cache = transformers.DynamicCache()
+        if shared:
+            start = rows[0][None, :shared]
+            self._forward(cache, start, torch.ones(1, shared, dtype=torch.long, device=start.device), 1)
+            cache.batch_repeat_interleave(len(rows))
+        tails = pad_sequence([row[shared:] for row in rows], batch_first=True, padding_side="left")
+        gaps = [shared + tails.shape[1] - len(row) for row in rows]
+        mask = [[1] * shared + [0] * gap + [1] * (len(row) - shared) for row, gap in zip(rows, gaps, strict=True)]
+        tensor = torch.tensor(mask, device=tails.device)
+        return self._forward(cache, tails, tensor, kept), cache, tensor
 
-    def _call(
-        self, cached: Any, embedded: Tensor, kept: int, mask: Tensor | None = None, positions: Tensor | None = None
-    ) -> Tensor:
-        # Newer releases of transformers renamed the argument, and warn of the other name.
-        name = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
+    def _forward(self, cache: Any, embedded: Tensor, mask: Tensor, kept: int) -> Tensor:
+        """Read further places, (rows, places, width), after those in the cache; return the logits of the last ones."""
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -embedded.shape[1] :]
         # As places: for a number of them, torch would copy the head for each row.
         places = torch.arange(embedded.shape[1] - kept, embedded.shape[1])
-        scores: Tensor = self.model(
+        # Newer releases of transformers renamed the argument, and warn of the other name.
+        name = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
+        logits: Tensor = self.model(
             inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=places,
-            **{name: cached},
+            **{name: cache},
         ).logits  # fmt: skip
-        return scores
+        return logits
 
 
-def count_common(rows: Sequence[Tensor]) -> int:
+def count_shared(rows: Sequence[Tensor]) -> int:
     """Return how many first places all rows have in common; 0 if they are few. Each row keeps a place of its own."""
     least = min(map(len, rows)) - 1
     same = torch.stack([(row[:least] == rows[0][:least]).all(-1) for row in rows]).all(0)
@@ -277,10 +229,36 @@ def count_common(rows: Sequence[Tensor]) -> int:
     return number if len(rows) > 1 and number >= _SHARED else 0
 
 
-# -- codebook and router -----------------------------------------------------------------------------------------------
+# -- prompts -----------------------------------------------------------------------------------------------------------
 
-_ROUNDS = 50  # of k-means; it ends earlier once no center moves
-_WIDTH = 512  # of the vectors of tokens, for the router
+#: The background of a prompt that a vector is injected into.
+PLACEHOLDER = "{background}"
+
+
+def write_prompt(question: str, background: str | None = None) -> str:
+    """Return the prompt of a question, with a background text, or with the mark where one is injected.
+
+    The background comes last: the vectors of all numbers are trained behind one question, which is computed once.
+    """
+    return f"{question}\nAnswer:" if background is None else f"{question}\nBackground: {background}\nAnswer:"
+
+
+@dataclass(frozen=True, slots=True)
+class FewShot:
+    """Answered examples before each prompt of the base. Args: examples: question, document and answer of each."""
+
+    examples: Sequence[tuple[str, str, str]] = ()
+
+    def prompt(self, question: str, background: str | None = None, *, document: bool = False) -> str:
+        """Return the prompt of a question. The examples have backgrounds if it has: answers, or documents."""
+        lines = []
+        for example, text, answer in self.examples:
+            known = None if background is None else text if document else answer
+            lines.append(f"{write_prompt(example, known)} {answer}\n\n")
+        return "".join([*lines, write_prompt(question, background)])
+
+
+# -- the codebook ------------------------------------------------------------------------------------------------------
 
 
 class Codebook(nn.Module):
@@ -289,23 +267,36 @@ class Codebook(nn.Module):
     At first it is the mean embedding of its digits.
     """
 
-    def __init__(self, numbers: Sequence[str], base: Language) -> None:
+    def __init__(self, numbers: Sequence[str], base: LanguageModel) -> None:
         super().__init__()
         self._numbers = [int(number) for number in numbers]
         embeddings = base.model.get_input_embeddings().weight.detach().float()
         starts = torch.stack([embeddings[base.ids(number)].mean(0) for number in numbers])
         self._length = float(embeddings.norm(dim=1).mean())
-        self.scale = nn.Parameter(torch.zeros(len(numbers), 1))
+        self.scale = nn.Parameter(torch.zeros(len(numbers), 1, device=embeddings.device))
         self.free = nn.Parameter(normalize(starts, dim=-1) * embeddings.shape[1] ** 0.5)
 
     def forward(self, numbers: Sequence[str]) -> Tensor:
         """Return the vectors of these numbers, or of the nearest that have one, (numbers, width)."""
-        marks = self._numbers
-        at = [min(range(len(marks)), key=lambda at: abs(marks[at] - int(number))) for number in numbers]
+        known = self._numbers
+        at = [min(range(len(known)), key=lambda at: abs(known[at] - int(number))) for number in numbers]
         return normalize(self.free[at], dim=-1) * self._length * (self.scale[at] / 10).exp()
 
 
-def centers(states: Tensor, number: int, seed: int) -> Tensor:
+# -- the router --------------------------------------------------------------------------------------------------------
+
+_ROUNDS = 50  # of k-means; it ends earlier once no center moves
+_WIDTH = 512  # of the vectors of tokens
+
+
+def encode(base: LanguageModel, texts: Sequence[str]) -> Tensor:
+    """Return the mean vectors of the tokens of questions, (questions, width); each token's is random and fixed."""
+    # A fixed seed: a token has the same vector when prototypes are built and when questions are routed.
+    vectors = torch.randn(len(base.tokenizer), _WIDTH, generator=torch.Generator().manual_seed(0))
+    return torch.stack([vectors[base.ids(text)].mean(0) for text in texts])
+
+
+def cluster_states(states: Tensor, number: int, seed: int) -> Tensor:
     """Return prototypes: spherical k-means of L2-normalized states, each center of length 1.
 
     Args: states: (questions, width). Returns: (at most number, width), float32; depends only on these states.
@@ -331,35 +322,22 @@ def centers(states: Tensor, number: int, seed: int) -> Tensor:
     return prototypes.float()
 
 
-@dataclass(frozen=True, slots=True)
-class Router:
-    """Prototypes by domain, including `general`. Add or remove an entry to add or remove a domain."""
+def compare(states: Tensor, prototypes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the largest cosine of each state with a prototype of each domain, by domain in the order of their names.
 
-    prototypes: Mapping[str, Tensor]
-    least: float = -1.0
-
-    def cosines(self, states: Tensor) -> dict[str, Tensor]:
-        """Return the largest cosine of each state with a prototype of each domain. Args: states: (questions, width)."""
-        points = normalize(states.double(), dim=-1)
-        return {
-            name: (points @ normalize(prototypes.double(), dim=-1).T).amax(1)
-            for name, prototypes in sorted(self.prototypes.items())
-        }
-
-    def route(self, states: Tensor) -> list[str]:
-        """Return the domain of each state: the one with the largest cosine, the first by name among equal ones; general
-        if that is below `least`."""
-        cosines = self.cosines(states)
-        first, at = torch.stack(list(cosines.values()), 1).max(1)
-        pairs = zip(at.tolist(), first.tolist(), strict=True)
-        return [list(cosines)[best] if cosine >= self.least else GENERAL for best, cosine in pairs]
+    Args: states: (questions, width). prototypes: by domain, including `general`; a further entry adds a domain.
+    """
+    points = normalize(states.double(), dim=-1)
+    return {domain: (points @ normalize(own.double(), dim=-1).T).amax(1) for domain, own in sorted(prototypes.items())}
 
 
-def encode(base: Language, texts: Sequence[str]) -> Tensor:
-    """Return the mean vectors of the tokens of questions, (questions, width); each token's is random and fixed."""
-    # A fixed seed: a token has the same vector when prototypes are built and when questions are routed.
-    vectors = torch.randn(len(base.tokenizer), _WIDTH, generator=torch.Generator().manual_seed(0))
-    return torch.stack([vectors[base.ids(question)].mean(0) for question in texts])
+def route(cosines: Mapping[str, Tensor], least: float = -1.0) -> list[str]:
+    """Return the domain of each question: the one with the largest cosine, the first among equal ones; general if that
+    is below `least`. Args: cosines: of `compare`."""
+    domains = list(cosines)
+    largest, at = torch.stack(list(cosines.values()), 1).max(1)
+    pairs = zip(at.tolist(), largest.tolist(), strict=True)
+    return [domains[best] if cosine >= least else GENERAL for best, cosine in pairs]
 
 
 # -- the training loop -------------------------------------------------------------------------------------------------
@@ -387,18 +365,18 @@ def fit(
         key: cache key of the run: a digest of everything that it depends on.
     """
     module.train()
-    chosen = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    optimizer = torch.optim.AdamW(chosen.values(), training.rate, (0.9, 0.98), weight_decay=training.decay)
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    optimizer = torch.optim.AdamW(trained.values(), training.rate, (0.9, 0.98), weight_decay=training.decay)
     # In the cache: the folder of a stage is complete or absent.
-    kept = cache_folder("experts") / f"{key}.pt"
+    checkpoint = cache_folder("experts") / f"{key}.pt"
     losses: list[float] = []
     # A checkpoint that is missing or damaged, or fits another model, only costs time.
     with contextlib.suppress(OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError):
-        checkpoint = torch.load(kept, weights_only=True)
-        for name, parameter in chosen.items():
-            parameter.detach().copy_(checkpoint["module"][name])
-        optimizer.load_state_dict(checkpoint["optimizer"])
-        losses = [float(loss) for loss in checkpoint["losses"]]
+        kept = torch.load(checkpoint, weights_only=True)
+        for name, parameter in trained.items():
+            parameter.detach().copy_(kept["module"][name])
+        optimizer.load_state_dict(kept["optimizer"])
+        losses = [float(loss) for loss in kept["losses"]]
     last, warm = time.monotonic(), max(1, round(_WARM * training.steps))
     with progress(label, training.steps - len(losses), "steps") as advance:
         for step in range(len(losses), training.steps):
@@ -408,27 +386,26 @@ def fit(
             loss = compute_loss(random.Random(f"{seed} {step}"))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(chosen.values(), _CLIP)
+            nn.utils.clip_grad_norm_(trained.values(), _CLIP)
             optimizer.step()
             losses.append(float(loss.detach()))
             advance(1)
             if time.monotonic() - last > _KEEP_SECONDS:
                 # Of the parameters that are trained: with LoRA, most of a model stays as it is.
-                trained = {name: parameter.detach() for name, parameter in chosen.items()}
-                with atomic_file(kept) as part:
-                    torch.save({"module": trained, "optimizer": optimizer.state_dict(), "losses": losses}, part)
+                weights = {name: parameter.detach() for name, parameter in trained.items()}
+                with atomic_file(checkpoint) as part:
+                    torch.save({"module": weights, "optimizer": optimizer.state_dict(), "losses": losses}, part)
                 last = time.monotonic()
     module.eval()
-    remove_path(kept)
+    remove_path(checkpoint)
     tail = losses[-max(1, training.steps // 20) :]
     return sum(tail) / max(1, len(tail))
 
 
 # -- the stages --------------------------------------------------------------------------------------------------------
 
-SETTINGS = "settings.json"
-FACTS, ANSWERS = "facts.parquet", "answers.parquet"
-VECTORS, CENTERS = "vectors.safetensors", "prototypes.safetensors"
+SETTINGS, ANSWERS = "settings.json", "answers.parquet"
+_FACTS, _VECTORS, _CENTERS = "facts.parquet", "vectors.safetensors", "prototypes.safetensors"
 
 
 @dataclass
@@ -458,9 +435,9 @@ class Workspace:
                 self.make_expert(domain)
             for domain in (*(domains or known), GENERAL):
                 self.make_prototypes(domain)
-            folder = self.make_evaluation()
+            self.make_evaluation()
             write_text(self.settings.out / SETTINGS, self.settings.model_dump_json(indent=1) + "\n")
-        return folder
+        return self.settings.out / "evaluation"
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -479,215 +456,122 @@ class Workspace:
 
         def fill(folder: Path, _key: str) -> Json:
             facts = read_facts(data, self.settings.seed)
-            write_table(folder / FACTS, arrow_schema(ExpertFact), (fact.model_dump() for fact in facts))
+            write_table(folder / _FACTS, arrow_schema(ExpertFact), (fact.model_dump() for fact in facts))
             return count_facts(facts)
 
-        parameters = data.model_dump(mode="json", exclude={"libraries"}) | {"seed": self.settings.seed}
-        self._make("data", DATA, parameters, data.libraries, fill)
+        self._build("data", DATA, data.model_dump(mode="json", exclude={"libraries"}), data.libraries, fill)
 
     def make_expert(self, domain: str) -> None:
         """Stage I: adapt a model to all facts of a domain, in the training wordings."""
-        settings, name = self.settings.expert, self.settings.expert.model or self.settings.base.model
-        training = settings.training
+        training, name = self.settings.expert.training, self.settings.expert.model or self.settings.base.model
 
         def fill(folder: Path, key: str) -> Json:
-            language = self._open(name, "expert.model")
-            rows = [(text, fact.answer) for fact in self.asked(domain) for text in wordings(fact, held=False)]
+            expert = self._open(name, "expert.model")
+            pairs = [(text, fact.answer) for fact in self.asked(domain) for text in list_questions(fact, held=False)]
 
-            def compute_loss(step: random.Random) -> Tensor:
-                texts, answers = zip(*(step.choice(rows) for _ in range(training.batch)), strict=True)
-                return language.loss(language.embed_prompts([prompt_of(text) for text in texts]), answers)
+            def compute_loss(rng: random.Random) -> Tensor:
+                texts, answers = zip(*(rng.choice(pairs) for _ in range(training.batch)), strict=True)
+                return expert.loss(expert.embed_prompts(list(map(write_prompt, texts))), answers)
 
-            trained = language.model
+            trained = expert.model
             if training.rank:
                 try:
-                    peft: Any = importlib.import_module("peft")
+                    import peft
                 except ImportError as error:
                     raise UserError("training.rank: needs peft; pip install peft, or set rank to 0") from error
                 torch.manual_seed(self.settings.seed)
                 low_rank = peft.LoraConfig(r=training.rank, lora_alpha=2 * training.rank, target_modules="all-linear")
-                trained = peft.get_peft_model(language.model, low_rank)
+                trained = peft.get_peft_model(expert.model, low_rank)
             loss = fit(trained, compute_loss, training, label=domain, key=key, seed=self.settings.seed)
             if training.rank:
                 trained.merge_and_unload()
-            language.model.save_pretrained(folder / "model")
-            language.tokenizer.save_pretrained(folder / "model")
-            size = sum(parameter.numel() for parameter in language.model.parameters())
-            return {"questions": len(rows), "loss": round(loss, 6), "parameters": size, "weights": language.digest}
+            expert.model.save_pretrained(folder / "model")
+            expert.tokenizer.save_pretrained(folder / "model")
+            size = sum(parameter.numel() for parameter in expert.model.parameters())
+            return {"questions": len(pairs), "loss": round(loss, 6), "parameters": size}
 
-        parameters = self._parameters(settings, domain=domain, start=digest_model(name))
-        self._make(f"domains/{domain}/expert", EXPERT, parameters, [self.folder("data")], fill)
+        parameters: Json = {"domain": domain, "start": digest_model(name), "dtype": self.settings.base.dtype}
+        parameters |= {"training": training.model_dump()}
+        self._build(f"domains/{domain}/expert", EXPERT, parameters, [self.settings.out / "data"], fill)
 
     def make_codebook(self) -> None:
         """Stage II: train the vectors of all numbers on questions of the general set, with the base frozen."""
-        settings, seed = self.settings.codebook, self.settings.seed
+        training, seed, base = self.settings.codebook.training, self.settings.seed, self.settings.base
 
         def fill(folder: Path, key: str) -> Json:
-            from safetensors.torch import save_file
+            language, numbers, texts = self.base, self.numbers, self.training_questions(GENERAL)
+            codebook = Codebook(numbers, language)
 
-            base, frame, numbers, general = self.base, self.frame(), self.numbers(), self.asked(GENERAL)
-            rows = [text for fact in general if not fact.held for text in wordings(fact, held=False)]
-            codebook = Codebook(numbers, base)
+            def inject(questions: Sequence[str], numbers: Sequence[str]) -> list[Tensor]:
+                prompts = [self.few_shot.prompt(question, PLACEHOLDER) for question in questions]
+                return list(map(language.inject, prompts, codebook(numbers)))
 
-            def compute_loss(step: random.Random) -> Tensor:
+            def compute_loss(rng: random.Random) -> Tensor:
                 # Whatever is asked: so it is learned once, and serves all domains.
-                answers = step.sample(numbers, min(settings.training.batch, len(numbers)))
-                prompts = [frame.prompt(step.choice(rows), MARK)] * len(answers)
-                return base.loss(base.embed_injected(prompts, codebook(answers)), answers)
+                answers = rng.sample(numbers, min(training.batch, len(numbers)))
+                return language.loss(inject([rng.choice(texts)] * len(answers), answers), answers)
 
-            loss = fit(codebook, compute_loss, settings.training, label="codebook", key=key, seed=seed)
-            save_file(codebook.state_dict(), folder / VECTORS)
-            others = [ask(fact, random.Random(fact.id), held=True) for fact in general if fact.held]
-            chosen = random.Random(seed).choices(others, k=len(numbers))
+            loss = fit(codebook, compute_loss, training, label="codebook", key=key, seed=seed)
+            save_file(codebook.state_dict(), folder / _VECTORS)
+            held = [held_question(fact) for fact in self.asked(GENERAL) if fact.held]
             with torch.no_grad():
-                inputs = base.embed_injected([frame.prompt(text, MARK) for text in chosen], codebook(numbers))
-            right = sum(map(str.__eq__, map(read_number, base.answers(inputs)), numbers))
-            return {"numbers": len(numbers), "repeated": right, "loss": round(loss, 6)}
+                answers = language.answers(inject(random.Random(seed).choices(held, k=len(numbers)), numbers))
+            repeated = sum(read_number(answer) == number for answer, number in zip(answers, numbers, strict=True))
+            return {"numbers": len(numbers), "repeated": repeated, "loss": round(loss, 6)}
 
-        parameters = self._parameters(settings, base=digest_model(self.settings.base.model))
-        self._make("codebook", CODEBOOK, parameters, [self.folder("data")], fill)
+        parameters: Json = {"base": digest_model(base.model), "dtype": base.dtype, "shots": base.shots}
+        parameters |= {"training": training.model_dump()}
+        self._build("codebook", CODEBOOK, parameters, [self.settings.out / "data"], fill)
 
     def make_prototypes(self, domain: str) -> None:
         """Build the prototypes of a domain or the general set from the training questions, without held-out blocks."""
-        number, seed = self.settings.router.prototypes, self.settings.seed
+        number = self.settings.router.prototypes
 
         def fill(folder: Path, _key: str) -> Json:
-            from safetensors.torch import save_file
-
-            rows = [text for fact in self.asked(domain) if not fact.held for text in wordings(fact, held=False)]
-            if not rows:
-                raise UserError(f"{domain}: no question about a block that is not held out; add blocks, or lower held")
-            prototypes = centers(encode(self.base, rows), number, seed)
-            save_file({"prototypes": prototypes}, folder / CENTERS)
-            return {"questions": len(rows), "prototypes": len(prototypes)}
+            texts = self.training_questions(domain)
+            prototypes = cluster_states(encode(self.base, texts), number, self.settings.seed)
+            save_file({"prototypes": prototypes}, folder / _CENTERS)
+            return {"questions": len(texts), "prototypes": len(prototypes)}
 
         parameters = {"prototypes": number, "domain": domain, "encoder": digest_model(self.settings.base.model)}
-        parents = [self.folder("data")]
-        self._make(f"domains/{domain}/prototypes", PROTOTYPES, parameters | {"seed": seed}, parents, fill)
+        self._build(f"domains/{domain}/prototypes", PROTOTYPES, parameters, [self.settings.out / "data"], fill)
 
-    def make_evaluation(self) -> Path:
+    def make_evaluation(self) -> None:
         """Ask all domains that are there; what is already there about other ones is replaced."""
-        ground = [describe_parent(self.folder("data"))]
-        stages = [self.folder("data"), self.folder("codebook"), self.folder("domains", GENERAL, "prototypes")]
+        out = self.settings.out
+        data = [describe_parent(out / "data")]
+        parents = [out / "data", out / "codebook", out / "domains" / GENERAL / "prototypes"]
         domains = []
         for domain in self.settings.data.domains:
-            folders = [self.folder("domains", domain, stage) for stage in ("expert", "prototypes")]
-            if all((one / FILE_NAME).is_file() and read_manifest(one).parents == ground for one in folders):
+            stages = [out / "domains" / domain / stage for stage in ("expert", "prototypes")]
+            if all((stage / FILE_NAME).is_file() and read_manifest(stage).parents == data for stage in stages):
                 domains.append(domain)
-                stages += folders
+                parents += stages
 
         def fill(folder: Path, _key: str) -> Json:
-            answers, found = evaluate(self, domains)
+            answers, elsewhere = evaluate(self, domains)
             write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (answer.model_dump() for answer in answers))
-            return write_scores(folder, answers, found)
+            return score_answers(answers) | {"elsewhere": elsewhere}
 
-        parameters = {"domains": domains, "seed": self.settings.seed, "least": self.settings.router.least}
-        self._make("evaluation", EVALUATION, parameters, stages, fill, force=True)
-        return self.folder("evaluation")
+        parameters = {"domains": domains, "least": self.settings.router.least}
+        self._build("evaluation", EVALUATION, parameters, parents, fill, force=True)
 
-    # What the stages read of each other
-
-    def folder(self, *parts: str) -> Path:
-        """Return the folder of a stage: `data`, `codebook`, or `domains`, a domain, and its stage."""
-        return self.settings.out.joinpath(*parts)
-
-    def facts(self) -> list[ExpertFact]:
-        """Return the facts. Raises: UserError if they have not been built."""
-        return facts_in(self.folder("data"))
-
-    def asked(self, domain: str) -> list[ExpertFact]:
-        """Return the facts of a domain that are used in questions."""
-        return [fact for fact in self.facts() if fact.domain == domain and fact.asked]
-
-    def numbers(self) -> list[str]:
-        """Return all answers of all questions."""
-        return sorted({fact.answer for fact in self.facts() if fact.asked}, key=int)
-
-    @cached_property
-    def base(self) -> Language:
-        """The frozen base. Raises: UserError if it cannot be loaded."""
-        language = self._open(self.settings.base.model, "base.model")
-        language.model.requires_grad_(requires_grad=False)
-        return language
-
-    def frame(self) -> Frame:
-        """Return the examples before each prompt of the base: general facts in training wordings."""
-        rng = random.Random(self.settings.seed)
-        general = [fact for fact in self.facts() if fact.domain == GENERAL and not fact.held]
-        texts = documents(general)
-        candidates = [fact for fact in general if fact.asked]
-        chosen = rng.sample(candidates, min(self.settings.base.shots, len(candidates)))
-        return Frame([(ask(fact, rng), texts[fact.block], fact.answer) for fact in chosen])
-
-    def ask_experts(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        """Return what experts say. Args: pairs: of a question and the domain that is asked; general says nothing.
-
-        Raises: UserError if one is not built.
-        """
-        said: dict[tuple[str, str], str] = {}
-        for domain in {by for _, by in pairs} - {GENERAL}:
-            folder = self.folder("domains", domain, "expert")
-            read_manifest(folder)
-            expert = self._open(str(folder / "model"), "expert.model")
-            own = list(dict.fromkeys(pair for pair in pairs if pair[1] == domain))
-            answers = expert.answers(expert.embed_prompts([prompt_of(text) for text, _ in own]))
-            said |= dict(zip(own, answers, strict=True))
-        return said
-
-    def inject(self, texts: Sequence[str], said: Sequence[str | None]) -> list[Tensor]:
-        """Embed questions, each with the vector of the number that its expert said; plain ones without any."""
-        from safetensors.torch import load_file
-
-        folder, base, frame = self.folder("codebook"), self.base, self.frame()
-        read_manifest(folder)
-        codebook = Codebook(self.numbers(), base)
-        codebook.load_state_dict(load_file(folder / VECTORS))
-        inputs = base.embed_prompts([frame.prompt(text) for text in texts])
-        for at, number in enumerate(said):
-            if number is not None:
-                with torch.no_grad():
-                    vector = codebook([read_number(number) or "0"])
-                (inputs[at],) = base.embed_injected([frame.prompt(texts[at], MARK)], vector)
-        return inputs
-
-    def router(self, domains: Sequence[str]) -> Router:
-        """Open the router for these domains and the general set. Raises: UserError if one has no prototypes."""
-        from safetensors.torch import load_file
-
-        prototypes = {}
-        for name in (*domains, GENERAL):
-            folder = self.folder("domains", name, "prototypes")
-            read_manifest(folder)
-            prototypes[name] = load_file(folder / CENTERS)["prototypes"]
-        return Router(prototypes, self.settings.router.least)
-
-    def _open(self, name: str, option: str) -> Language:
-        settings = self.settings.base
-        tokenizer, model = load_model(name, option)
-        try:
-            return Language(model.to(settings.device, getattr(torch, settings.dtype)), tokenizer)
-        except RuntimeError as error:
-            raise UserError(f"base.device {settings.device}: {str(error).splitlines()[0]}; use cpu") from error
-
-    def _parameters(self, part: BaseModel, **further: Any) -> dict[str, Any]:
-        """Return the parameters of a stage; a model's digest replaces its path, so that they do not depend on it."""
-        shared = {"seed": self.settings.seed, "dtype": self.settings.base.dtype, "shots": self.settings.base.shots}
-        return part.model_dump(mode="json", exclude={"model"}) | further | shared
-
-    def _make(
+    def _build(
         self, name: str, kind: Kind, parameters: Json, parents: Sequence[Path],
         fill: Callable[[Path, str], Json], *, force: bool = False,
     ) -> None:  # fmt: skip
         """Build one stage, unless it exists with the same inputs.
 
-        Args: fill: writes the files, with a cache key for checkpoints of an unfinished run, and returns the counts.
+        Args: parameters: all that it depends on besides seed and parents; digests of models instead of their paths.
+            fill: writes the files, with a cache key for checkpoints of an unfinished run, and returns the counts.
         Raises: UserError if it exists with other inputs, and may not be replaced.
         """
-        out, above = self.folder(name), [describe_parent(folder) for folder in parents]
+        out, stated = self.settings.out / name, [describe_parent(folder) for folder in parents]
+        parameters = parameters | {"seed": self.settings.seed}
         force = force or self.force
         if (out / FILE_NAME).is_file():
             older = read_manifest(out)
-            if (older.kind, older.parameters, older.parents) == (kind.name, parameters, above):
+            if (older.kind, older.parameters, older.parents) == (kind.name, parameters, stated):
                 note(f"{out}: up to date")
                 return
             if not force:
@@ -697,70 +581,163 @@ class Workspace:
         watch = Stopwatch()
         versions = package_versions() | {"torch": torch.__version__}
         # With the versions: another torch trains other weights, so its checkpoints are not continued.
-        identity = json.dumps([kind.name, parameters, [parent.sha256 for parent in above], versions], sort_keys=True)
+        identity = json.dumps([kind.name, parameters, [parent.sha256 for parent in stated], versions], sort_keys=True)
         with atomic_folder(out, force=force) as folder:
             counts = fill(folder, hashlib.sha256(identity.encode()).hexdigest()[:32])
             rows = {path.name: pq.read_metadata(path).num_rows for path in folder.glob("*.parquet")}
-            about: Json = {"parameters": dict(parameters), "parents": above, "counts": counts}
-            kind.finish(folder, rows, watch, versions=versions, **about)
+            kind.finish(folder, rows, watch, versions=versions, parameters=parameters, parents=stated, counts=counts)
         note(f"{out}: built in {watch.measure().seconds:.1f} s")
+
+    # What the stages read of each other. Raises: UserError if a stage has not been built.
+
+    def find(self, stage: str) -> Path:
+        """Return the folder of a stage that was built."""
+        folder = self.settings.out / stage
+        read_manifest(folder)
+        return folder
+
+    @cached_property
+    def facts(self) -> list[ExpertFact]:
+        """The facts of all domains."""
+        folder = self.find("data")
+        with DATA.reading(folder):
+            return list(DATA.rows(folder, ExpertFact))
+
+    def asked(self, domain: str) -> list[ExpertFact]:
+        """Return the facts of a domain that are used in questions."""
+        return [fact for fact in self.facts if fact.domain == domain and fact.asked]
+
+    def training_questions(self, domain: str) -> list[str]:
+        """Return the questions about blocks of a domain that are not held out, in the training wordings."""
+        return [text for fact in self.asked(domain) if not fact.held for text in list_questions(fact, held=False)]
+
+    @cached_property
+    def numbers(self) -> list[str]:
+        """All answers of all questions."""
+        return sorted({fact.answer for fact in self.facts if fact.asked}, key=int)
+
+    @cached_property
+    def base(self) -> LanguageModel:
+        """The frozen base."""
+        language = self._open(self.settings.base.model, "base.model")
+        language.model.requires_grad_(requires_grad=False)
+        return language
+
+    @cached_property
+    def few_shot(self) -> FewShot:
+        """The examples before each prompt of the base: general facts in training wordings."""
+        rng = random.Random(self.settings.seed)
+        general = [fact for fact in self.facts if fact.domain == GENERAL and not fact.held]
+        texts = write_documents(general)
+        candidates = [fact for fact in general if fact.asked]
+        chosen = rng.sample(candidates, min(self.settings.base.shots, len(candidates)))
+        return FewShot(
+            [(rng.choice(list_questions(fact, held=False)), texts[fact.block], fact.answer) for fact in chosen]
+        )
+
+    @cached_property
+    def codebook(self) -> Codebook:
+        """The trained codebook."""
+        codebook = Codebook(self.numbers, self.base)
+        codebook.load_state_dict(load_file(self.find("codebook") / _VECTORS))
+        return codebook.requires_grad_(requires_grad=False)
+
+    def prototypes(self, domains: Sequence[str]) -> dict[str, Tensor]:
+        """Return the prototypes of these domains and of the general set."""
+        folders = {domain: self.find(f"domains/{domain}/prototypes") for domain in (*domains, GENERAL)}
+        return {domain: load_file(folder / _CENTERS)["prototypes"] for domain, folder in folders.items()}
+
+    def ask_experts(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """Return the answers of experts. Args: pairs: of a question and the domain that is asked; general has none."""
+        answers: dict[tuple[str, str], str] = {}
+        for domain in {domain for _, domain in pairs} - {GENERAL}:
+            expert = self._open(str(self.find(f"domains/{domain}/expert") / "model"), "expert.model")
+            asked = list(dict.fromkeys(pair for pair in pairs if pair[1] == domain))
+            inputs = expert.embed_prompts([write_prompt(question) for question, _ in asked])
+            answers |= dict(zip(asked, expert.answers(inputs), strict=True))
+        return answers
+
+    def inject(self, questions: Sequence[str], numbers: Sequence[str | None]) -> list[Tensor]:
+        """Embed questions, each with the vector of the number that its expert answered; plain ones without any."""
+        inputs = self.base.embed_prompts([self.few_shot.prompt(question) for question in questions])
+        for at, (question, number) in enumerate(zip(questions, numbers, strict=True)):
+            if number is not None:
+                (vector,) = self.codebook([read_number(number) or "0"])
+                inputs[at] = self.base.inject(self.few_shot.prompt(question, PLACEHOLDER), vector)
+        return inputs
+
+    def _open(self, name: str, option: str) -> LanguageModel:
+        settings = self.settings.base
+        tokenizer, model = load_model(name, option)
+        try:
+            return LanguageModel(model.to(settings.device, getattr(torch, settings.dtype)), tokenizer)
+        except RuntimeError as error:
+            raise UserError(f"base.device {settings.device}: {str(error).splitlines()[0]}; use cpu") from error
 
 
 # -- the evaluation, and questions of one's own ------------------------------------------------------------------------
 
 
-def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertAnswer], Json]:
+def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertAnswer], int]:
     """Have the held-out questions of domains, and those of the general set, answered in every way (`ARMS`).
 
-    Returns: all answers; and what routing and the base did. Raises: UserError if a stage has not been built.
+    Returns: all answers; and how many questions of no domain (`ELSEWHERE`) the router sends to general.
+    Raises: UserError if a stage has not been built.
     """
-    base, frame, facts = workspace.base, workspace.frame(), workspace.facts()
-    before = base.digest
+    base, few_shot, least = workspace.base, workspace.few_shot, workspace.settings.router.least
+    prototypes, known = workspace.prototypes(domains), write_documents(workspace.facts)
     # Prototypes saw none of these blocks.
-    held = [fact for fact in facts if fact.asked and fact.held]
-    rows = {name: [fact for fact in held if fact.domain == name] for name in (*domains, GENERAL)}
-    texts = {name: [ask(fact, random.Random(fact.id), held=True) for fact in own] for name, own in rows.items()}
-    router = workspace.router(domains)
-    routes = {name: list(zip(own, router.route(encode(base, own)), strict=True)) for name, own in texts.items()}
-    own_pairs = {domain: [(text, domain) for text in texts[domain]] for domain in domains}
-    said = workspace.ask_experts([pair for some in (own_pairs, routes) for pairs in some.values() for pair in pairs])
-    found: list[ExpertAnswer] = []
+    facts = {name: [fact for fact in workspace.asked(name) if fact.held] for name in (*domains, GENERAL)}
+    questions = {name: list(map(held_question, own)) for name, own in facts.items()}
+    routed = {name: route(compare(encode(base, texts), prototypes), least) for name, texts in questions.items()}
+    # Each expert is loaded once, for the questions of its domain and for those that are routed to it.
+    pairs = [(text, name) for name, texts in questions.items() for text in texts]
+    pairs += [pair for name, texts in questions.items() for pair in zip(texts, routed[name], strict=True)]
+    numbers = workspace.ask_experts(pairs)
+    rows: list[ExpertAnswer] = []
 
-    def record(arm: str, domain: str, answers: Sequence[str], inputs: Sequence[Tensor], by: Sequence[str]) -> None:
-        for at, fact in enumerate(rows[domain]):
-            shared: Json = {name: getattr(fact, name) for name in ("id", "block", "relation", "code_sha256")}
-            shared |= {"arm": arm, "domain": domain, "question": texts[domain][at], "expected": fact.answer}
-            shared |= {"answer": answers[at], "correct": read_number(answers[at]) == fact.answer}
-            routed = by[at] if by and by[at] != GENERAL else None
-            found.append(ExpertAnswer(**shared, routed=routed, tokens=len(inputs[at]) if inputs else 0))
+    def record(
+        arm: str, domain: str, inputs: Sequence[Tensor], injected: Sequence[str] = (), answers: Sequence[str] = ()
+    ) -> None:
+        """Add the answers to the questions of a domain, by default the base's to these inputs.
 
-    def ask_base(arm: str, domain: str, inputs: Sequence[Tensor], by: Sequence[str] = ()) -> None:
-        record(arm, domain, base.answers(inputs), inputs, by)
+        Args: injected: the domain of each injected vector.
+        """
+        answers = answers or base.answers(inputs)
+        for at, fact in enumerate(facts[domain]):
+            row = ExpertAnswer(
+                **fact.model_dump(include={"id", "domain", "block", "relation", "code_sha256"}),
+                arm=arm,
+                question=questions[domain][at],
+                routed=injected[at] if injected and injected[at] != GENERAL else None,
+                expected=fact.answer,
+                answer=answers[at],
+                correct=read_number(answers[at]) == fact.answer,
+                tokens=len(inputs[at]) if inputs else 0,
+            )
+            rows.append(row)
 
-    for name, asked in texts.items():
-        ask_base("closed", name, base.embed_prompts(list(map(frame.prompt, asked))))
-    told = documents(facts)
+    for domain, texts in questions.items():
+        record("closed", domain, base.embed_prompts(list(map(few_shot.prompt, texts))))
     for domain in domains:
-        asked, own = texts[domain], [said[pair] for pair in own_pairs[domain]]
-        by = [domain] * len(own)
-        ask_base("oracle", domain, workspace.inject(asked, own), by)
+        texts, own = questions[domain], [numbers[text, domain] for text in questions[domain]]
+        record("oracle", domain, workspace.inject(texts, own), [domain] * len(own))
         if len(own) > 1:
             # Never by 0: each question gets the token of another one.
             turn = random.Random(f"{workspace.settings.seed} {domain}").randrange(1, len(own))
-            ask_base("shuffled", domain, workspace.inject(asked, own[-turn:] + own[:-turn]), by)
-        shown = [
-            frame.prompt(text, told[fact.block], document=True) for text, fact in zip(asked, rows[domain], strict=True)
-        ]
-        ask_base("told", domain, base.embed_prompts(shown))
-        record("expert", domain, own, (), ())
-        ask_base("expert as text", domain, base.embed_prompts(list(map(frame.prompt, asked, own))))
-    for name, pairs in routes.items():
-        ask_base("routed", name, workspace.inject(texts[name], list(map(said.get, pairs))), [by for _, by in pairs])
-    elsewhere = router.route(encode(base, ELSEWHERE)).count(GENERAL)
-    return found, {"elsewhere": elsewhere, "base_unchanged": base.digest == before}
+            record("shuffled", domain, workspace.inject(texts, own[-turn:] + own[:-turn]), [domain] * len(own))
+        shown = [known[fact.block] for fact in facts[domain]]
+        prompts = [few_shot.prompt(text, document, document=True) for text, document in zip(texts, shown, strict=True)]
+        record("told", domain, base.embed_prompts(prompts))
+        record("expert", domain, (), answers=own)
+        record("expert as text", domain, base.embed_prompts(list(map(few_shot.prompt, texts, own))))
+    for domain, texts in questions.items():
+        injected = [numbers.get(pair) for pair in zip(texts, routed[domain], strict=True)]
+        record("routed", domain, workspace.inject(texts, injected), routed[domain])
+    return rows, route(compare(encode(base, ELSEWHERE), prototypes), least).count(GENERAL)
 
 
-def answer(folder: Path, asked: Sequence[str]) -> list[Json]:
+def answer_questions(folder: Path, questions: Sequence[str]) -> list[Json]:
     """Answer questions by a finished folder: the domain of each, by the router, its cosine with all of them, and the
     base's answer with and without the injected token.
 
@@ -771,22 +748,21 @@ def answer(folder: Path, asked: Sequence[str]) -> list[Json]:
     except READ_ERRORS as error:
         raise UserError(f"{folder / SETTINGS}: {describe(error)}; pass a folder of `lemur experts train`") from error
     workspace = Workspace(settings.model_copy(update={"out": folder}))
-    domains: list[str] = read_manifest(workspace.folder("evaluation")).parameters["domains"]
+    domains: list[str] = read_manifest(folder / "evaluation").parameters["domains"]
     with workspace.alone():
-        base, frame, router = workspace.base, workspace.frame(), workspace.router(domains)
-        states = encode(base, asked)
-        cosines = {name: values.tolist() for name, values in router.cosines(states).items()}
-        routes = list(zip(asked, router.route(states), strict=True))
-        said = workspace.ask_experts(routes)
-        answers = base.answers(workspace.inject(asked, list(map(said.get, routes))))
-        without = base.answers(base.embed_prompts(list(map(frame.prompt, asked))))
+        base = workspace.base
+        cosines = compare(encode(base, questions), workspace.prototypes(domains))
+        pairs = list(zip(questions, route(cosines, settings.router.least), strict=True))
+        numbers = workspace.ask_experts(pairs)
+        answers = base.answers(workspace.inject(questions, list(map(numbers.get, pairs))))
+        without = base.answers(base.embed_prompts(list(map(workspace.few_shot.prompt, questions))))
     return [
         {
-            "question": text,
-            "routed": by,
-            "cosines": {name: round(values[at], 4) for name, values in cosines.items()},
+            "question": question,
+            "routed": domain,
+            "cosines": {name: round(float(values[at]), 4) for name, values in cosines.items()},
             "answer": answers[at],
             "without": without[at],
         }
-        for at, (text, by) in enumerate(routes)
+        for at, (question, domain) in enumerate(pairs)
     ]

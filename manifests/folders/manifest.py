@@ -362,8 +362,8 @@ STATED: dict[str, Json] = {
     "ablation": {"parameters": _allow(data=str, variants=Json, seeds=list[int]), "counts": _RUNS},
     "synthesis": {"counts": _dict_of(_require(attempts=_Count, accepted=_Count)), "details": _SHARED},
     "experts-evaluation": {
-        "counts": _allow(
-            scores=dict[str, dict[str, dict[str, _Figure]]], majority=Ratio, found=_require(base_unchanged=bool)
+        "counts": _require(
+            scores=dict[str, dict[str, dict[str, _Figure]]], routing=_dict_of(list[_Count]), elsewhere=_Count
         )
     },
 }  # fmt: skip

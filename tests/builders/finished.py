@@ -10,7 +10,7 @@ import torch
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
 from curate.sources import open_sources
-from lemur.experts.facts import EVALUATION, load_settings, write_scores
+from lemur.experts.facts import EVALUATION, load_settings, score_answers
 from lemur.experts.injection import ANSWERS, Workspace
 from lemur.synthesis.folder import KIND, STEPS, count_attempts, make_row, write_contents
 from manifests.folders.manifest import Manifest, Stopwatch, describe_parent, list_outputs, write_manifest
@@ -122,7 +122,7 @@ def _write_experts(base: Path) -> dict[str, Path]:
     (base / "experts.toml").write_text(SETTINGS)
     workspace = Workspace(load_settings(base / "experts.toml"))
     workspace.make_data()
-    fact = workspace.facts()[0]
+    fact = workspace.facts[0]
     shared = {name: getattr(fact, name) for name in ("id", "domain", "block", "relation", "code_sha256")}
     answers = [
         ExpertAnswer(**shared, arm=arm, question="q?", routed=None, expected="1", answer=said, correct=said == "1", tokens=9)
@@ -131,11 +131,14 @@ def _write_experts(base: Path) -> dict[str, Path]:
     folder = base / "made" / "evaluation"
     folder.mkdir()
     write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in answers))
-    found = {"elsewhere": 20, "base_unchanged": True}
-    counts = write_scores(folder, answers, found)
-    parameters = {"domains": ["alpha", "beta"], "seed": 0, "least": -1.0}
-    write_manifest(folder, _manifest(folder, EVALUATION.name, counts=counts, parameters=parameters))
-    return {"facts": workspace.folder("data"), "evaluation": folder}
+    EVALUATION.finish(
+        folder,
+        {ANSWERS: len(answers)},
+        Stopwatch(),
+        counts=score_answers(answers) | {"elsewhere": 20},
+        parameters={"domains": ["alpha", "beta"], "seed": 0, "least": -1.0},
+    )
+    return {"facts": base / "made" / "data", "evaluation": folder}
 
 
 def write_library(folder: Path) -> None:

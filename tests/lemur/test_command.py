@@ -248,7 +248,7 @@ def test_names_of_others_do_not_reach_the_terminal_as_they_are(place: Path, lemu
     for command in (
         ["curate", name, "--out", "x"],
         ["verify", name],
-        ["show", name, "a"],
+        ["show", "a", "--in", name],
         ["search", "x", "--in", name],
     ):
         done = lemur_here(*command, cwd=place)
@@ -390,7 +390,7 @@ def test_no_space(place: Path, small_disk: Path, full: str) -> None:
     out, cache = (small_disk / "out", None) if full == "output" else ("out", small_disk / "cache")
     changes = {"LEMUR_CURATOR_CACHE": str(cache)} if cache else {}
     done = lemur("curate", "big.jsonl", "--out", out, "--jobs", 2, cwd=place, **changes)
-    assert_one_line(done, 1, "No space left on device", "no output was written")
+    assert_one_line(done, 1, "No space left on device")
     assert ("free space" in done.stderr) or cache
     assert leftovers(place) == []
     written = [

@@ -55,7 +55,7 @@ def commands(name: str, folder: Path, out: Path, rows: Path) -> list[list[object
         [*curate, folder],
         [*curate, rows, "--origins", folder],
     ]
-    snapshot: list[list[object]] = [["show", folder, item, "--graph", out / "graph.svg"]]
+    snapshot: list[list[object]] = [["show", item, "--in", folder, "--graph", out / "graph.svg"]]
     more = {"blocks": extraction, "snapshot": snapshot, "run": [register]}
     return [*every, *more.get(name, [*every[:3], [*curate, folder]] if name == "synthesis" else ())]
 

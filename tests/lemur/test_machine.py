@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from lemur.cli import app
 from lemur.doctor import examine
-from lemur.rooms import bound_cache, list_rooms, prune, read_ceiling
+from lemur.rooms import bound_cache, find_rooms, prune, read_ceiling
 from lemur_core.files.cache import cache_folder, find_marker
 from lemur_core.files.errors import UserError
 
@@ -66,14 +66,16 @@ def test_doctor_says_what_is_broken_and_ends_with_1(kept: Path, monkeypatch: pyt
 
 
 def test_rooms_are_told_and_pruned(kept: Path) -> None:
-    assert [(room.name, room.size, room.files) for room in list_rooms()] == [("features", 2000, 2), ("index", 1000, 1)]
     told = json.loads(CliRunner().invoke(app, ["cache", "--json"]).stdout)
-    assert [room["name"] for room in told["rooms"]] == ["features", "index"]
-    assert prune(list_rooms(["features"]), older_than=3600) == (1000, [])
+    assert told["rooms"] == [
+        {"name": "features", "size": 2000, "files": 2},
+        {"name": "index", "size": 1000, "files": 1},
+    ]
+    assert prune(find_rooms(["features"]), older_than=3600) == (1000, [])
     assert (kept / "features" / "v1" / "new").exists()
     assert not (kept / "features" / "old").exists()
     assert CliRunner().invoke(app, ["cache", "features", "--prune"]).exit_code == 0
-    assert [room.name for room in list_rooms()] == ["index"]
+    assert [room.name for room in find_rooms()] == ["index"]
 
 
 def test_folders_of_others_are_no_rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +84,7 @@ def test_folders_of_others_are_no_rooms(tmp_path: Path, monkeypatch: pytest.Monk
     for mine in ("thesis/chapter", "pages/mine"):
         write(tmp_path / mine, 1000, 30)
     write(cache_folder("search") / "index.npz", 1000, 30)
-    assert [room.name for room in list_rooms()] == ["search"]
+    assert [room.name for room in find_rooms()] == ["search"]
     assert CliRunner().invoke(app, ["cache", "--prune"]).exit_code == 0
     assert not (tmp_path / "search").exists()
     assert bound_cache(0, always=True) == 0
@@ -161,7 +163,7 @@ def test_what_a_running_command_uses_stays(tmp_path: Path, monkeypatch: pytest.M
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
         assert bound_cache(0, always=True) == 1000
-        assert prune(list_rooms()) == (0, ["search"])
+        assert prune(find_rooms()) == (0, ["search"])
         shown = CliRunner().invoke(app, ["cache", "--prune"])
         assert "search: used by another command, so not removed" in shown.output
         assert (root / "search" / "used").exists()

@@ -22,26 +22,27 @@ from lemur.cli import app
 from lemur.experts import injection
 from lemur.experts.facts import (
     ARMS,
-    FRAMES,
     GENERAL,
-    NAMES,
+    RELATIONS,
+    TEMPLATES,
     Training,
+    list_questions,
     load_settings,
     read_facts,
     read_questions,
-    wordings,
 )
 from lemur.experts.injection import (
-    MARK,
+    PLACEHOLDER,
     Codebook,
-    Frame,
-    Language,
-    Router,
+    FewShot,
+    LanguageModel,
     Workspace,
-    centers,
-    count_common,
+    cluster_states,
+    compare,
+    count_shared,
     load_model,
-    prompt_of,
+    route,
+    write_prompt,
 )
 from lemur.folders import verify_folder
 from lemur_core.files.atomic import sha256_file
@@ -72,7 +73,7 @@ def _one_thread() -> Iterator[None]:
 def settings_file(tmp_path: Path) -> Path:
     """A file of settings beside its library and its base, which is random."""
     finished.write_library(tmp_path / "library")
-    words = [prompt_of(frame.format(relation="lines", package="alpha", name=f"Block{n}"), str(n)) for n, frame in enumerate(FRAMES)]  # fmt: skip
+    words = [write_prompt(frame.format(relation="lines", package="alpha", name=f"Block{n}"), str(n)) for n, frame in enumerate(TEMPLATES)]  # fmt: skip
     for name, width in (("base", 16), ("other", 8)):
         language = tiny(words, width)
         language.model.save_pretrained(tmp_path / name)
@@ -82,7 +83,7 @@ def settings_file(tmp_path: Path) -> Path:
     return path
 
 
-def tiny(texts: list[str], width: int = 16, layers: int = 1) -> Language:
+def tiny(texts: list[str], width: int = 16, layers: int = 1) -> LanguageModel:
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
         tokenizers.pre_tokenizers.Split("\n", "isolated"),
@@ -102,7 +103,7 @@ def tiny(texts: list[str], width: int = 16, layers: int = 1) -> Language:
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     torch.manual_seed(0)
-    return Language(transformers.LlamaForCausalLM(config), tokenizer)
+    return LanguageModel(transformers.LlamaForCausalLM(config), tokenizer)
 
 
 def run(*arguments: object) -> str:
@@ -127,18 +128,20 @@ def test_facts_are_balanced_and_held_out_by_block(settings_file: Path) -> None:
         some = [fact for fact in facts if fact.domain == domain]
         assert len({fact.block for fact in some}) == data.blocks
         assert len({fact.block for fact in some if fact.held}) == data.blocks * data.held
-        for relation in NAMES:
+        for relation in RELATIONS:
             answers = Counter(fact.answer for fact in some if fact.relation == relation and fact.asked)
             assert not answers or max(answers.values()) <= data.share * answers.total()
     lines = {fact.value: int(fact.answer) for fact in facts if fact.relation == "lines"}
     marks = sorted(set(lines.values()))
     assert 4 < len(marks) <= data.marks
     assert all(abs(mark - value) == min(abs(other - value) for other in marks) for value, mark in lines.items())
+    with pytest.raises(UserError, match="no question about a block that is held out; add blocks"):
+        read_facts(data.model_copy(update={"held": 0.01}), seed=0)
     other = read_facts(data, seed=1)
     assert [fact.held for fact in other] != [fact.held for fact in facts]
     assert [fact.answer for fact in other] == [fact.answer for fact in facts]
     for fact in facts:
-        seen, held = wordings(fact, held=False), wordings(fact, held=True)
+        seen, held = list_questions(fact, held=False), list_questions(fact, held=True)
         assert held
         assert not set(seen) & set(held)
         assert set(" ".join(held).split()) <= set(" ".join(seen).split())
@@ -177,24 +180,24 @@ POINTS = st.integers(0, 2**31 - 1).map(lambda seed: torch.randn(40, 6, generator
 @given(st.lists(POINTS, min_size=2, max_size=4), POINTS)
 def test_a_further_domain_takes_questions_or_leaves_them(domains: list[Tensor], asked: Tensor) -> None:
     names = [GENERAL, *(f"d{at}" for at in range(1, len(domains)))]
-    made = {name: centers(states, 5, seed=0) for name, states in zip(names, domains, strict=True)}
+    made = {name: cluster_states(states, 5, seed=0) for name, states in zip(names, domains, strict=True)}
     assert all(torch.allclose(found.norm(dim=1), torch.ones(len(found))) for found in made.values())
-    before, after = Router({name: made[name] for name in names[:-1]}), Router(made)
-    assert all(torch.equal(before.cosines(asked)[name], after.cosines(asked)[name]) for name in names[:-1])
-    for one, other in zip(before.route(asked), after.route(asked), strict=True):
+    before, after = compare(asked, {name: made[name] for name in names[:-1]}), compare(asked, made)
+    assert all(torch.equal(before[name], after[name]) for name in names[:-1])
+    for one, other in zip(route(before), route(after), strict=True):
         assert other in (one, names[-1])
-    assert Router(dict(reversed(made.items()))).route(asked) == after.route(asked)
+    assert route(compare(asked, dict(reversed(made.items())))) == route(after)
 
 
 def test_prototypes_find_the_groups_and_what_is_between_or_far_is_general() -> None:
     ends = torch.eye(4)
     states = torch.cat([end + 0.01 * torch.randn(30, 4, generator=torch.Generator().manual_seed(1)) for end in ends])
-    assert sorted((centers(states, 4, seed=0) @ ends.T).argmax(1).tolist()) == [0, 1, 2, 3]
-    assert len(centers(states[:2].repeat(3, 1), 4, seed=0)) == 2
+    assert sorted((cluster_states(states, 4, seed=0) @ ends.T).argmax(1).tolist()) == [0, 1, 2, 3]
+    assert len(cluster_states(states[:2].repeat(3, 1), 4, seed=0)) == 2
     prototypes = {name: torch.eye(3)[at : at + 1] for at, name in enumerate(("a", "b", GENERAL))}
-    asked = torch.tensor([[1.0, 0.9, 0], [3.0, 0.1, 0]])
-    assert Router(prototypes).route(asked) == ["a", "a"]
-    assert Router(prototypes, least=0.9).route(asked) == [GENERAL, "a"]
+    cosines = compare(torch.tensor([[1.0, 0.9, 0], [3.0, 0.1, 0]]), prototypes)
+    assert route(cosines) == ["a", "a"]
+    assert route(cosines, least=0.9) == [GENERAL, "a"]
 
 
 def _fit(key: str, stop: int | None = None) -> nn.Module:
@@ -235,25 +238,25 @@ def test_each_number_has_a_vector() -> None:
 
 def test_what_is_injected_stands_at_the_mark() -> None:
     question = "lines of a B ?"
-    language = tiny([prompt_of(question, "12")] * 9)
+    language = tiny([write_prompt(question, "12")] * 9)
     (vector,) = language.embed([language.ids(" 12")])
-    (put,) = language.embed_injected([prompt_of(question, MARK)], vector)
-    (read,) = language.embed_prompts([prompt_of(question, "12")])
+    put = language.inject(write_prompt(question, PLACEHOLDER), vector[0])
+    (read,) = language.embed_prompts([write_prompt(question, "12")])
     assert torch.equal(put, read)
-    plain = language.embed_prompts([prompt_of(question)])
+    plain = language.embed_prompts([write_prompt(question)])
     assert language.answers([read, *plain]) == language.answers([put, *plain])
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_losses_and_answers_are_those_of_each_row_alone(frozen: bool) -> None:
     """Beside transformers' own, one row at a time, without padding and without a common start that is read once."""
-    frame = Frame([("lines of a B ?", "a B lines 12", "12"), ("weights of c D ?", "c D parameters 70", "70")])
-    language = tiny([frame.prompt("lines of e F ?")] * 9, width=32, layers=2)
+    few_shot = FewShot([("lines of a B ?", "a B lines 12", "12"), ("weights of c D ?", "c D parameters 70", "70")])
+    language = tiny([few_shot.prompt("lines of e F ?")] * 9, width=32, layers=2)
     vectors = torch.randn(3, 32, requires_grad=True)
     asked, answers = ("lines of e F ?", "weights of B ?", "the size"), ["3", "1", "58"]
-    inputs = language.embed_injected([frame.prompt(text, MARK) for text in asked], vectors)
-    assert count_common(inputs) > 30
-    assert count_common(inputs[:1]) == count_common([row[-9:] for row in inputs]) == 0
+    inputs = list(map(language.inject, [few_shot.prompt(text, PLACEHOLDER) for text in asked], vectors))
+    assert count_shared(inputs) > 30
+    assert count_shared(inputs[:1]) == count_shared([row[-9:] for row in inputs]) == 0
     if frozen:
         language.model.requires_grad_(requires_grad=False)
     losses: list[Tensor] = []
@@ -296,8 +299,7 @@ def test_a_domain_from_settings_to_answers_and_then_another(
     for arm in set(ARMS) - {"routed"}:  # a question may be routed to the further domain
         assert counts["scores"][arm]["alpha"] == alone["scores"][arm]["alpha"]
     assert set(counts["scores"]["oracle"]) == {"alpha", "beta", "all"}
-    assert counts["found"]["base_unchanged"]
-    assert set(counts["found"]["routing"]) == {"alpha", "beta", GENERAL}
+    assert set(counts["routing"]) == {"alpha", "beta", GENERAL}
     tokens = {arm: scores["all"]["tokens"] for arm, scores in counts["scores"].items()}
     assert tokens["expert"] == 0 < tokens["closed"] < tokens["oracle"] == tokens["shuffled"] < tokens["told"]
 
