@@ -23,9 +23,9 @@ from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent, table
-from manifests.folders.kinds import Check, Folder, Kind, Named, check_faults
+from manifests.folders.kinds import DECLARED, Check, Folder, check_faults
 from manifests.folders.tables import READ_ERRORS, describe, reading
-from manifests.records import ExpertAnswer, ExpertFact, Record
+from manifests.records import ExpertAnswer, ExpertFact
 
 GENERAL = "general"
 
@@ -286,18 +286,9 @@ def _limit_answers(facts: Sequence[ExpertFact], share: float) -> set[str]:
 
 # -- the folders of facts and of an evaluation -------------------------------------------------------------------------
 
-_COMMAND = "lemur experts"
-
-
-def _describe_table(kind: str, name: str, what: str, record: type[Record]) -> Kind:
-    facts = tuple(field for field in record.model_fields if field != "id")
-    tables = {name: (record, {"full": f"{name}.parquet"})}
-    return Kind(kind, _COMMAND, tables=tables, named={name: Named(what, ("id", "block"), facts)})
-
-
-DATA = _describe_table("experts-data", "facts", "fact", ExpertFact)
-EVALUATION = _describe_table("experts-evaluation", "answers", "answer", ExpertAnswer)
-EXPERT, CODEBOOK, PROTOTYPES = (Kind(f"experts-{name}", _COMMAND) for name in ("expert", "codebook", "prototypes"))
+DATA, EXPERT, CODEBOOK, PROTOTYPES, EVALUATION = (
+    DECLARED[f"experts-{name}"] for name in ("data", "expert", "codebook", "prototypes", "evaluation")
+)
 
 
 def facts_in(folder: Path) -> list[ExpertFact]:

@@ -16,8 +16,8 @@ from extract.model.results import wilson
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
 from lemur_core.files.markdown import code_span, count, plain, plural, table
-from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card
-from manifests.folders.kinds import Check, Folder, Kind, Named, check_faults
+from manifests.folders.cards import CODE_RISK, Card, Disclosure
+from manifests.folders.kinds import SYNTHESIS, Check, Folder, check_faults
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import write_table, write_tables
 from manifests.provenance.licenses import NOASSERTION
@@ -96,6 +96,14 @@ def count_attempts(attempts: Sequence[SynthesisAttempt]) -> Json:
     }
 
 
+_DISCLOSURE = Disclosure(
+    uses=("Measuring language models that write networks, and training them on attempts with their outcome.",),
+    limits=("A network was proved as docs/synthesis.md says, no further.", CODE_RISK),
+    biases=("Networks resemble what the models were trained on, and blocks are those of the library.",),
+    collection="A language model wrote the networks on request; a program ran and compared each in a sandbox.",
+)
+
+
 def _card(_: Path, manifest: Manifest) -> Card:
     ((model, counts),), license_ = manifest.counts.items(), manifest.details["license"]
     return Card(
@@ -106,6 +114,7 @@ def _card(_: Path, manifest: Manifest) -> Card:
         text=f"{count(counts['accepted'])} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
         f" accepted.\n\nLicense of the networks, as stated by the user: {license_}. `attempts.parquet` holds every"
         " prompt and answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
+        disclosure=_DISCLOSURE,
         sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}") for parent in manifest.parents],
     )
 
@@ -188,33 +197,5 @@ def _check_outcomes(folder: Folder) -> list[Check]:
     ]
 
 
-KIND = Kind(
-    "synthesis",
-    "lemur synthesize",
-    {
-        "networks": (Synthesized, {"train": f"{RECORDS}/train-*.parquet"}),
-        "attempts": (SynthesisAttempt, {"full": ATTEMPTS}),
-    },
-    default="networks",
-    tags=("pytorch", "code", "synthetic"),
-    disclosure=replace(
-        SNAPSHOT_DISCLOSURE,
-        uses=("Measuring language models that write networks, and training them on attempts with their outcome.",),
-        limits=("A network was proved as docs/synthesis.md says, no further.", *SNAPSHOT_DISCLOSURE.limits[-1:]),
-        biases=("Networks resemble what the models were trained on, and blocks are those of the library.",),
-        collection="A language model wrote the networks on request; a program ran and compared each in a sandbox.",
-    ),
-    named={
-        "networks": Named(
-            "network",
-            ("nn", "id"),
-            ("id", "model", "attempt", "round", "block", "license"),
-            own="id",
-            codes="block_code",
-        )
-    },
-    card=_card,
-    derive=_derive,
-    laws=(_check_outcomes,),
-)
+KIND = replace(SYNTHESIS, card=_card, derive=_derive, laws=(_check_outcomes,))
 KINDS = (KIND,)

@@ -40,8 +40,7 @@ from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Stopwatch, describe_parent
 from manifests.provenance import SPECS
 from manifests.provenance.licenses import NOASSERTION, is_permissive, parse_expression
-from manifests.records import Block, Spec, SynthesisAttempt
-from manifests.records.blocks import SpecArgument
+from manifests.records import Block, Spec, SpecArgument, SynthesisAttempt
 from train.model.contract import lemur_name
 
 #: What every attempt is told first.

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lemur_core.files import Json, markdown
-from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
+from lemur_core.files.atomic import PAGE, scratch_folder, write_text
 from lemur_core.files.markdown import count, make_visible, percent, plain, plural
 from lemur_core.sandbox.server.received import inflate
-from manifests.folders.manifest import DATA, INDEX, PAGE_FILES, SHARDS, Manifest
+from manifests.folders.manifest import DATA, INDEX, SHARDS, Manifest
 from manifests.folders.tables import read_text
 
 _SHARD_CHARACTERS = 2_500_000  # before compression: quick to load, and similar texts share one
@@ -82,8 +82,6 @@ def write_entries(folder: Path, entries: Iterable[Sequence[Json]]) -> list[int]:
     return starts
 
 
-#: Maximum bytes of the index.
-INDEX_BYTES = 5_000_000
 #: Maximum number of entries, and of further names of them, in the list.
 ENTRIES, FURTHER_NAMES = 20_000, 40_000
 _NAME = 240  # characters
@@ -323,15 +321,15 @@ def write_page(
         older.unlink()
     library = page.library
     listed = [] if library is None else list(library.entries[:ENTRIES])
-    # Shorten the list, not the entries: `elsewhere` says where all of them are.
-    while len(_index(page, listed, [], base)) > INDEX_BYTES and listed:
-        listed = listed[: len(listed) // 2]
     starts = write_entries(target / SHARDS, itertools.islice(() if library is None else library.views, len(listed)))
     write_text(target / INDEX, _index(page, listed, starts, base))
-    files = [target / INDEX, *sorted((target / SHARDS).glob("*.js"))]
-    digests = {path.relative_to(target).as_posix(): sha256_file(path) for path in files}
-    write_text(target / PAGE_FILES, json.dumps(digests, indent=1) + "\n")
     return target / INDEX
+
+
+def list_page_files(folder: Path) -> list[str]:
+    """Return the files of the page of a folder, relative to it; none without a page."""
+    paths = (path for path in (folder / INDEX, *(folder / SHARDS).glob("*.js")) if path.is_file())
+    return sorted(name for path in paths if PAGE.fullmatch(name := path.relative_to(folder).as_posix()))
 
 
 def _index(page: Page, listed: Sequence[Entry], starts: Sequence[int], base: str | None) -> str:
@@ -362,11 +360,11 @@ _SCRIPTS = ("elements.js", "views.js", "code.js", "charts.js", "library.js", "st
 def _fill(title: str, data: str) -> str:
     """Return the text of an index around its title and its data."""
     parts = files(__package__).joinpath("page")
-    css, *scripts = (parts.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", *_SCRIPTS))
+    form, css, *scripts = (parts.joinpath(name).read_text(encoding="utf-8") for name in (INDEX, "page.css", *_SCRIPTS))
     script = '"use strict";\n(() => {\n' + "\n".join(scripts) + "})();"
     # The policy of the page allows this one script, by its digest.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _HTML.format(title=title, css=css, script=script, digest=digest, data=data)
+    return form.format(title=title, css=css, script=script, digest=digest, data=data)
 
 
 _PACKED = "[A-Za-z0-9+/=]*"
@@ -382,14 +380,11 @@ def foreign_page_files(folder: Path) -> Iterator[str]:
     index, _, end = _fill("\0", "\1").partition("\1")
     start, _, middle = index.partition("\0")
     around = [re.escape(part) for part in (start, middle, end)]
-    allowed = {INDEX: f"{around[0]}[^<>]*{around[1]}{_PACKED}{around[2]}", PAGE_FILES: r"[^<>]*"}
-    for path in sorted([folder / INDEX, *(folder / SHARDS).rglob("*")]):
-        name = path.relative_to(folder).as_posix()
-        if not path.is_file():
-            continue
-        shard = rf'lemur\({path.stem.lstrip("0") or "0"},"{_PACKED}"\);\n'
-        form = allowed.get(name) or (shard if _SHARD.fullmatch(name) else None)
-        if form is None or not re.fullmatch(form, read_text(path)):
+    for name in list_page_files(folder):
+        form = rf'lemur\({Path(name).stem.lstrip("0") or "0"},"{_PACKED}"\);\n'
+        if name == INDEX:
+            form = f"{around[0]}[^<>]*{around[1]}{_PACKED}{around[2]}"
+        if not re.fullmatch(form, read_text(folder / name)):
             yield f"{name} is not as this release writes it; remove {INDEX} and {SHARDS}: `lemur open` makes a page"
 
 
@@ -399,28 +394,28 @@ def has_page(folder: Path, page: Page) -> bool:
     Args: folder, page: a folder, and the content that its page should have.
     Returns: False if a file of it is missing, foreign, or holds other data; however these are compressed.
     """
-    if not (folder / INDEX).is_file() or any(foreign_page_files(folder)):
-        return False
     with scratch_folder("page") as target:
         write_page(folder, page, target, links="here")
-        every = [INDEX, *(path.relative_to(target).as_posix() for path in (target / SHARDS).glob("*.js"))]
+        names = list_page_files(target)
         try:
-            return all(_unpack(target / name) == _unpack(folder / name) for name in every)
+            return list_page_files(folder) == names and all(
+                _unpack(target / name) == _unpack(folder / name) for name in names
+            )
         except ValueError:  # what is packed there cannot be what we pack
             return False
 
 
 def _unpack(path: Path) -> list[str]:
     """Return the text of a file of a page, its data in plain. Raises: ValueError as `inflate`."""
-    parts = _DATA.split(read_text(path)) if path.is_file() else []
+    parts = _DATA.split(read_text(path))
     parts[1::2] = [inflate(base64.b64decode(data), _MOST).decode("utf-8", "replace") for data in parts[1::2]]
     return parts
 
 
 #: The data in a file of a page.
 _DATA = re.compile(rf'(?:(?<=application/json">")|(?<=^lemur\()\d+,")({_PACKED})(?="</script>|"\);\n$)')
-#: A file of entries; bytes of its data at most, of which a page has far fewer.
-_SHARD, _MOST = re.compile(r"page/\d{3,}\.js"), 1 << 29
+#: Bytes of the data of a file at most, of which a page has far fewer.
+_MOST = 1 << 29
 
 
 def _facet(label: str, values: Sequence[str]) -> list[Any]:
@@ -456,28 +451,6 @@ def _choose_best(results: Sequence[tuple[int | None, float]], limit: int | None)
     """Return the best of some results within a limit, after the fewest epochs; a pair of None if there is none."""
     within = [(epoch, value) for epoch, value in results if limit is None or (epoch is not None and epoch <= limit)]
     return min(within, key=lambda item: (-item[1], item[0] or 0), default=(None, None))
-
-
-_HTML = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="referrer" content="no-referrer">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'sha256-{digest}' 'self' file:; base-uri 'none'; form-action 'none'">
-<title>{title}</title>
-<style>
-{css}</style>
-</head>
-<body>
-<noscript>This page needs JavaScript; report.md next to it says the same in words.</noscript>
-<script id="data" type="application/json">"{data}"</script>
-<script>{script}</script>
-</body>
-</html>
-"""
 
 
 # -- report.md: the views at the top of the page, as Markdown ------------------------------------------------------

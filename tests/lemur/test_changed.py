@@ -73,7 +73,7 @@ def count_rows(path: Path) -> int:
 
 
 def refit(folder: Path) -> None:
-    """Make all digests fit: those of the manifest, of `croissant.json`, and of a page's own list."""
+    """Make all digests fit: those of the manifest, and of `croissant.json`."""
     manifest = read_manifest(folder)
     for _ in range(2):  # the second time with the digest of `croissant.json`
         outputs = [
@@ -90,10 +90,6 @@ def refit(folder: Path) -> None:
         if (folder / "croissant.json").is_file():
             restate_croissant(folder / "croissant.json", folder / "croissant.json", outputs)
     write_manifest(folder, manifest)
-    listed = folder / "page" / "files.json"
-    if listed.is_file():
-        names = json.loads(listed.read_text(encoding="utf-8"))
-        listed.write_text(json.dumps({name: sha256_file(folder / name) for name in names}, indent=1) + "\n")
 
 
 def other(value: Any, kind: pa.DataType) -> Any:
@@ -185,7 +181,7 @@ def list_changes(folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
         if (
             file.is_file()
             and file.suffix in (".py", ".md", ".json", ".jsonl")
-            and file.name not in ("manifest.json", "files.json", "croissant.json")
+            and file.name not in ("manifest.json", "croissant.json")
         ):
             yield file.relative_to(folder).as_posix(), partial(_append, file.relative_to(folder))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lemur_core.files.markdown import make_visible, plain
 from lemur_core.files.progress import note, progress
-from manifests.folders.cards import Card, card_text
+from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card, card_text
 from manifests.folders.tables import Table
 from manifests.records import LemurRecord
 
@@ -30,8 +30,8 @@ TABLES = [
 
 
 def read_card(name: str) -> dict[str, object]:
-    about = {"default": "records", "size": 5, "tags": ["code"], "source_datasets": ["original"], "tool": "0.1.0"}
-    text = card_text(Card(name, "", [], ""), TABLES, **about)  # type: ignore[arg-type]
+    about = {"size": 5, "tags": ["code"], "source_datasets": ["original"], "tool": "0.1.0"}
+    text = card_text(Card(name, "", [], "", SNAPSHOT_DISCLOSURE), TABLES, **about)  # type: ignore[arg-type]
     start, front, rest = text.split("---\n", 2)
     assert (start, rest.split("\n")[:2]) == ("", ["", f"# {plain(name)}"]), "nothing ends the block"
     value: dict[str, object] = yaml.safe_load(front)

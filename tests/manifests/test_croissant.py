@@ -11,7 +11,15 @@ import pytest
 import yaml
 
 from lemur_core.files.atomic import sha256_file
-from manifests.folders.cards import Card, card_text, croissant_text, restate_croissant
+from manifests.folders.cards import (
+    EXTRACTION_DISCLOSURE,
+    SNAPSHOT_DISCLOSURE,
+    Card,
+    Disclosure,
+    card_text,
+    croissant_text,
+    restate_croissant,
+)
 from manifests.folders.kinds import EXTRACTION, SNAPSHOT, Kind
 from manifests.folders.manifest import Manifest, Output, Stopwatch, package_versions
 from manifests.folders.tables import CROISSANT, Table, select_tables, write_table, write_tables
@@ -22,7 +30,8 @@ Row = dict[str, Any]
 # of rdflib's parser, about a class that it uses itself
 pytestmark = pytest.mark.filterwarnings("ignore:ConjunctiveGraph is deprecated:DeprecationWarning")
 
-CARD = Card("Some networks", "Networks and what became of them.", ["MIT"], "")
+CARD = Card("Some networks", "Networks and what became of them.", ["MIT"], "", SNAPSHOT_DISCLOSURE)
+KINDS = [(EXTRACTION, EXTRACTION_DISCLOSURE), (SNAPSHOT, SNAPSHOT_DISCLOSURE)]
 SHA = "ab" * 32
 
 
@@ -113,7 +122,7 @@ def written(folder: Path, table: Table) -> list[Row]:
 
 def test_the_library_reads_every_row(tmp_path: Path, tables: list[Table], caplog: pytest.LogCaptureFixture) -> None:
     for each in tables:
-        found = read(tmp_path, each.config)
+        found = read(tmp_path, each.name)
         assert len(found) == 7
         assert found == written(tmp_path, each)
     assert "Could not match" not in caplog.text
@@ -125,15 +134,15 @@ def test_the_library_reads_every_row(tmp_path: Path, tables: list[Table], caplog
 @pytest.mark.parametrize("kind", [EXTRACTION, SNAPSHOT], ids=lambda kind: kind.name)
 def test_the_library_would_write_the_same(tmp_path: Path, kind: Kind, splits: tuple[str, ...]) -> None:
     tables = []
-    for config, (record_type, patterns) in kind.tables.items():
-        files = {split: pattern for split, pattern in patterns.items() if split in splits}
+    for table in kind.tables:
+        files = {split: pattern for split, pattern in table.files.items() if split in splits}
         for pattern in files.values():
             path = tmp_path / pattern.replace("*", "00000-of-00001")
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_table(path, arrow_schema(record_type), iter([]))
-        tables.append(Table(config, record_type, files))
+            write_table(path, arrow_schema(table.record), iter([]))
+        tables.append(replace(table, files=files))
     sources = [("alpha@1.0", "swh:1:dir:" + "a" * 40), ("beta@2.0", "swh:1:dir:" + "b" * 40)][: len(splits)]
-    describe(tmp_path, tables, replace(CARD, sources=sources, disclosure=kind.disclosure), kind)
+    describe(tmp_path, tables, replace(CARD, sources=sources), kind)
     text = (tmp_path / CROISSANT).read_text()
     metadata = mlc.Metadata.from_json(mlc.Context(), json.loads(text))
     assert json.dumps(metadata.to_json(), indent=2) + "\n" == text
@@ -143,11 +152,12 @@ def test_the_library_would_write_the_same(tmp_path: Path, kind: Kind, splits: tu
 REQUIRED = ("dataBiases", "dataCollection", "dataLimitations", "dataSocialImpact", "dataUseCases", "hasSyntheticData")
 
 
-@pytest.mark.parametrize("kind", [EXTRACTION, SNAPSHOT], ids=lambda kind: kind.name)
-def test_it_says_what_users_must_know(tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize(("kind", "disclosure"), KINDS)
+def test_it_says_what_users_must_know(tmp_path: Path, kind: Kind, disclosure: Disclosure) -> None:
     tables = make_folder(tmp_path, {"train": 1, "validation": 0, "test": 0})
     rows = {path.relative_to(tmp_path).as_posix(): 1 for table in tables for path in table.paths(tmp_path)}
-    card = Card("A {name}", "Some rows.", ["MIT", "BSD-3-Clause"], "Text.", [("alpha@1.0", "swh:1:dir:" + "a" * 40)])
+    sources = [("alpha@1.0", "swh:1:dir:" + "a" * 40)]
+    card = Card("A {name}", "Some rows.", ["MIT", "BSD-3-Clause"], "Text.", disclosure, sources)
     empty: Row = {"parameters": {}, "counts": {}, "details": {}, "inputs": [], "outputs": []}
     manifest = Manifest(kind=kind.name, versions=package_versions(), measured=Stopwatch().measure(), **empty)
     replace(kind, card=lambda *_: card).write_face(tmp_path, manifest, tmp_path)
@@ -174,7 +184,7 @@ def test_it_says_what_users_must_know(tmp_path: Path, kind: Kind) -> None:
     assert (facts["annotations_creators"], "arxiv:2512.04329" in facts["tags"]) == (["machine-generated"], True)
     heads = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     assert heads == ["Collection", "Uses", "Biases, risks and limits", "Columns", "Citation"]
-    for text in (*kind.disclosure.uses, *kind.disclosure.limits, *kind.disclosure.biases):
+    for text in (*disclosure.uses, *disclosure.limits, *disclosure.biases):
         assert f"- {text}" in page
     for shown in select_tables(kind.tables, rows):
         for name, info in shown.record.model_fields.items():
@@ -201,9 +211,9 @@ SPDX = "https://spdx.org/licenses/"
     ],
 )
 def test_licenses(tmp_path: Path, licenses: list[str], croissant: object, stated: dict[str, str]) -> None:
-    card = Card("n", "d", licenses, "")
+    card = Card("n", "d", licenses, "", SNAPSHOT_DISCLOSURE)
     assert croissant in (..., describe(tmp_path, [], card).get("license"))
-    about: Row = {"default": "", "size": 1, "tags": [], "source_datasets": ["original"], "tool": "0.1.0"}
+    about: Row = {"size": 1, "tags": [], "source_datasets": ["original"], "tool": "0.1.0"}
     facts = yaml.safe_load(card_text(card, [], **about).split("---\n")[1])
     assert {key: value for key, value in facts.items() if key.startswith("license")} == stated
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.cards import Card, card_text
+from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card, card_text
 from manifests.folders.kinds import check_files, check_table
 from manifests.folders.manifest import (
     Input,
@@ -72,7 +72,7 @@ def test_tables_are_cut_and_hold_their_columns(tmp_path: Any, monkeypatch: pytes
     assert table.schema.equals(arrow_schema(Decision))
     assert write_tables(tmp_path / "none", "test", Decision, [], 0) == {"test-00000-of-00001.parquet": 0}
     assert pq.read_schema(tmp_path / "none" / "test-00000-of-00001.parquet").equals(arrow_schema(Decision))
-    assert all(check_table(tmp_path, f"{name}/*.parquet", Decision).ok for name in ("t", "none"))
+    assert all(check_table(list((tmp_path / name).iterdir()), Decision).ok for name in ("t", "none"))
     assert ROWS_PER_FILE * 40_000 < 2**31, "codes of LEMUR's size must fit into one column"
 
 
@@ -95,20 +95,20 @@ def stats(**changes: Any) -> pa.Table:
 def test_a_wrong_table_is_named(tmp_path: Any, table: Any, fault: str) -> None:
     if isinstance(table, bytes):
         (tmp_path / "t.parquet").write_bytes(table)
-    elif table is not None:
+    else:
         pq.write_table(table, tmp_path / "t.parquet")
-    check = check_table(tmp_path, "t.parquet", Stat)
+    check = check_table([tmp_path / "t.parquet"], Stat)
     assert not check.ok
     assert check.detail.startswith(fault)
     pq.write_table(stats().append_column("more", pa.array([1])), tmp_path / "t.parquet")
-    assert check_table(tmp_path, "t.parquet", Stat).ok, "further columns may follow"
+    assert check_table([tmp_path / "t.parquet"], Stat).ok, "further columns may follow"
 
 
 def test_what_has_no_rows_is_not_offered() -> None:
     some = {"train": "some/train-*.parquet", "test": "some/test-*.parquet"}
-    configs = {"some": (Stat, some), "none": (Stat, {"train": "none.parquet"})}
+    tables = [Table("some", Stat, some), Table("none", Stat, {"train": "none.parquet"})]
     rows = {"some/train-0.parquet": 3, "some/test-0.parquet": 0, "none.parquet": 0}
-    assert select_tables(configs, rows) == [Table("some", Stat, {"train": "some/train-*.parquet"})]
+    assert select_tables(tables, rows) == [Table("some", Stat, {"train": "some/train-*.parquet"})]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_front_of_the_card(rows: int, label: str) -> None:
         Table("records", Stat, {"train": "a-*.parquet", "test": "b.parquet"}),
         Table("more", Stat, {"train": "c.parquet"}),
     ]
-    about = {"default": "records", "size": rows, "tags": ["t"], "source_datasets": ["original"], "tool": "0.1.0"}
-    assert card_text(Card("Name", "", [], ""), tables, **about).startswith(
+    about = {"size": rows, "tags": ["t"], "source_datasets": ["original"], "tool": "0.1.0"}
+    assert card_text(Card("Name", "", [], "", SNAPSHOT_DISCLOSURE), tables, **about).startswith(
         "---\npretty_name: Name\nlanguage:\n- en\n- code\nannotations_creators:\n- machine-generated\n"
         f"source_datasets:\n- original\ntask_categories:\n- text-generation\ntags:\n- t\nsize_categories:\n- {label}\nconfigs:\n"
         "- config_name: records\n  default: true\n  data_files:\n  - split: train\n    path: a-*.parquet\n"
