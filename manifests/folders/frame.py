@@ -195,19 +195,6 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], intro
     return {"view": "table", "title": title, "head": head, "rows": rows, "intro": intro}
 
 
-def bars(
-    title: str, rows: Sequence[tuple[str, float, float, str]], intro: str = "", key: tuple[str, str] | tuple[()] = ()
-) -> View:
-    """Return a bar chart, one bar per row.
-
-    Args: title, rows, intro, key: the heading, also the anchor of the view; label, part of the whole, whole, and the
-        text at the right, where the longest of all wholes fills the width; a sentence above; the names of the part and
-        of the rest.
-    Returns: a view of kind `bars`.
-    """
-    return {"view": "bars", "title": title, "rows": rows, "intro": intro, "key": key}
-
-
 def code(title: str, text: str, path: str | None = None) -> View:
     """Return code with line numbers, and the path of its file.
 
@@ -420,9 +407,7 @@ _MOST = 1 << 29
 
 def _facet(label: str, values: Sequence[str]) -> list[Any]:
     """Return a facet: its values, most frequent first, and the value index of each entry."""
-    counts: dict[str, int] = {}
-    for value in values:
-        counts[value] = counts.get(value, 0) + 1
+    counts = Counter(values)
     order = {value: place for place, value in enumerate(sorted(counts, key=lambda one: (-counts[one], one)))}
     return [label, list(order), [order[value] for value in values]]
 
@@ -463,7 +448,7 @@ _REPORT_CELL = 200  # characters
 def write_report(folder: Path, page: Page, notes: Sequence[str], end: str) -> None:
     """Write `report.md`; the same contents give the same bytes.
 
-    Args: page: its title, lead and views, of facts, tables and bars. notes: what could not be done. end: Markdown.
+    Args: page: its title, lead and views, of facts and tables. notes: what could not be done. end: Markdown.
     """
     lines = [f"# {plain(page.title)}", "", f"**{plain(page.lead)}**", ""]
     if notes:
@@ -477,8 +462,6 @@ def write_report(folder: Path, page: Page, notes: Sequence[str], end: str) -> No
 def _render_view(view: View) -> list[str]:
     if view["view"] == "facts":
         return [*(f"- {plain(label)}: {_report_cell(value)}" for label, value in view["rows"]), ""]
-    if view["view"] == "bars":
-        return markdown.table(["", ""], [[_report_cell(label), text] for label, _, _, text in view["rows"]])
     rows = view["rows"]
     texts = [any(isinstance(row[at], str) for row in rows) for at in range(len(view["head"]))]
     left = texts.index(False) if False in texts else len(texts)

@@ -7,12 +7,11 @@ neither is opened.
 import contextlib
 import fnmatch
 import inspect
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -375,13 +374,3 @@ def read_text(path: Path) -> str:
     Raises: OSError as `read_bytes`; ValueError if it is not UTF-8.
     """
     return read_bytes(path).decode("utf-8")
-
-
-def read_json(path: Path) -> Any:
-    """Read a file of JSON.
-
-    Args: path: a file of a finished folder.
-    Returns: its value, which may be of any type.
-    Raises: OSError as `read_bytes`; ValueError or RecursionError if it is not JSON.
-    """
-    return json.loads(read_bytes(path))
