@@ -76,7 +76,7 @@ def derive(folder: Folder, made: Path) -> Json:
             for file in SNAPSHOT.files(path, "measurements")
             for row in iterate_rows(file, ("nn", "kind", "place", "facts"))
         )
-        _, counts, details = write_contents(made, corpus, outcome, measured)
+        counts, details = write_contents(made, corpus, outcome, measured)
     return {"counts": counts, "details": details}
 
 

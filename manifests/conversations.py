@@ -165,20 +165,17 @@ def _find_earlier(rows: Sequence[tuple[str, Json]]) -> dict[str, tuple[str, Json
     return earlier
 
 
-def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type[Record]) -> dict[str, int]:
+def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type[Record]) -> None:
     """Write the tables of conversations, one per split, and of drops.
 
     Args: record, drop: the types of their rows.
     Returns: rows by path below `folder`.
     """
-    rows: dict[str, int] = {}
     for split in SPLITS:
         chosen = [row for of, row in chat.rows if of == split]
-        written = write_tables(folder / CHAT, split, record, chosen, len(chosen))
-        rows |= {f"{CHAT}/{name}": number for name, number in written.items()}
+        write_tables(folder / CHAT, split, record, chosen, len(chosen))
     drops = ({name: row[name] for name in drop.model_fields} for row in chat.drops)
     write_table(folder / CHAT_DROPS, arrow_schema(drop), drops)
-    return rows | {CHAT_DROPS: len(chat.drops)}
 
 
 def chat_card(chat: Chat, meanings: Mapping[str, str], promise: str) -> list[str]:

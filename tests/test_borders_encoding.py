@@ -298,8 +298,7 @@ def forge(library: Path, out: Path, field: str, value: str) -> Path:
     specs = [{**one, field: f"{one[field]}{value}"} for one in specs]
     (out / "specs.jsonl").write_text("".join(f"{json.dumps(one, sort_keys=True)}\n" for one in specs))
     manifest = read_manifest(out)
-    counts = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
-    write_manifest(out, manifest.model_copy(update={"outputs": list_outputs(out, counts)}))
+    write_manifest(out, manifest.model_copy(update={"outputs": list_outputs(out)}))
     return out
 
 

@@ -277,7 +277,6 @@ def close_study(
         return
     ABLATION.finish(
         out,
-        {RECORDS: len(every)},
         watch,
         versions=torch_versions(every[0]),
         parameters=json.loads(json.dumps(plan)),

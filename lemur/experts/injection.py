@@ -24,7 +24,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
@@ -700,9 +699,8 @@ class Workspace:
         identity = json.dumps([kind.name, parameters, [parent.sha256 for parent in above], versions], sort_keys=True)
         with atomic_folder(out, force=force) as folder:
             counts = fill(folder, hashlib.sha256(identity.encode()).hexdigest()[:32])
-            rows = {path.name: pq.read_metadata(path).num_rows for path in folder.glob("*.parquet")}
             about: Json = {"parameters": dict(parameters), "parents": above, "counts": counts}
-            kind.finish(folder, rows, watch, versions=versions, **about)
+            kind.finish(folder, watch, versions=versions, **about)
         note(f"{out}: built in {watch.measure().seconds:.1f} s")
 
 

@@ -62,15 +62,13 @@ def export_folder(
         raise UserError(f"{folder}: has nothing for --format {form}{f': {reasons}' if reasons else ''}")
     counts = {"rows": {name: number}, "skipped": dict(sorted(skipped.items()))}
     with atomic_folder(out, force=force) as part:
-        written: dict[str, int] = {}
         for split in filter(tables.get, SPLITS):
             rows = tables[split]
             values = (row.model_dump() for row in rows)
-            files = write_tables(part / "data" / name, split, type(rows[0]), values, len(rows))
-            written |= {f"data/{name}/{file}": lines for file, lines in files.items()}
+            write_tables(part / "data" / name, split, type(rows[0]), values, len(rows))
             write_files(part, rows)
         about: Json = {"parameters": {"format": form}, "parents": [describe_parent(folder)], "counts": counts}
-        EXPORT.finish(part, written, watch, details={"withheld": list(staged.withheld)}, **about)
+        EXPORT.finish(part, watch, details={"withheld": list(staged.withheld)}, **about)
     return {"folder": str(out), **counts, "withheld": withheld}
 
 

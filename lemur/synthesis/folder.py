@@ -42,17 +42,14 @@ def write_contents(
     attempts: Sequence[SynthesisAttempt],
     networks: Sequence[Synthesized],
     parameters: Mapping[str, object],
-) -> dict[str, int]:
-    """Write the tables, the files of the networks and the report. Returns: the rows of each table, by its path."""
+) -> None:
+    """Write the tables, the files of the networks and the report."""
     (folder / NETS).mkdir(parents=True)
     for network in networks:
         write_text(folder / NETS / f"{network.nn}.py", network.nn_code)
     write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (attempt.model_dump() for attempt in attempts))
-    written = write_tables(
-        folder / RECORDS, "train", Synthesized, (network.model_dump() for network in networks), len(networks)
-    )
+    write_tables(folder / RECORDS, "train", Synthesized, (network.model_dump() for network in networks), len(networks))
     write_text(folder / "report.md", _report(attempts, parameters))
-    return {ATTEMPTS: len(attempts)} | {f"{RECORDS}/{name}": number for name, number in written.items()}
 
 
 def make_row(attempt: SynthesisAttempt, block_code: str, graph: str, widths: str, license_: str) -> Synthesized:

@@ -98,10 +98,10 @@ def run_synthesis(
     records = [record for record, _ in tried]
     counts = count_attempts(records)
     with atomic_folder(out, force=force) as folder:
-        rows = write_contents(folder, records, networks, parameters)
+        write_contents(folder, records, networks, parameters)
         parents = list({parent.sha256: parent for parent in map(describe_parent, references)}.values())
         about: Json = {"counts": {model: counts}, "details": {"license": license_}}
-        KIND.finish(folder, rows, watch, parameters=parameters, parents=parents, **about)
+        KIND.finish(folder, watch, parameters=parameters, parents=parents, **about)
     return counts
 
 

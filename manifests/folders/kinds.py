@@ -31,6 +31,7 @@ from manifests.folders.manifest import (
     Manifest,
     Output,
     Stopwatch,
+    count_rows,
     list_outputs,
     package_versions,
     read_manifest,
@@ -245,7 +246,7 @@ class Kind:
         if self.card is None:
             return
         paths = [path for table in self.tables for path in table.paths(folder)]
-        rows = {path.relative_to(folder).as_posix(): pq.read_metadata(path).num_rows for path in paths}
+        rows = {path.relative_to(folder).as_posix(): count_rows(path) for path in paths}
         tables, card = select_tables(self.tables, rows), self.card(folder, manifest)
         if any(table.name == "chat" for table in tables):  # its texts are built by templates
             card = replace(card, disclosure=replace(card.disclosure, synthetic=True))
@@ -263,7 +264,6 @@ class Kind:
     def finish(
         self,
         folder: Path,
-        rows: Mapping[str, int],
         watch: Stopwatch,
         *,
         versions: Mapping[str, str] = {},
@@ -275,7 +275,6 @@ class Kind:
         An existing manifest that differs only in measured values is kept.
 
         Args:
-            rows: the number of rows of each table by path.
             versions: of further packages.
             page: write its page, too.
             stated: the other fields of the manifest.
@@ -285,7 +284,7 @@ class Kind:
         every = package_versions() | dict(versions)
         manifest = Manifest(kind=self.name, versions=every, **empty | stated, measured=watch.measure())
         self.write_face(folder, manifest, folder)
-        manifest = manifest.model_copy(update={"outputs": list_outputs(folder, dict(rows))})
+        manifest = manifest.model_copy(update={"outputs": list_outputs(folder)})
         if page and self.page is not None:
             write_page(folder, self.page(folder, manifest))
             watch.lap("page")
@@ -605,7 +604,7 @@ def _find_fault(folder: Path, name: str, stated: Output | None, kind: str) -> st
     if stated.rows is None:
         return None
     try:
-        rows = pq.read_metadata(path).num_rows if path.suffix == ".parquet" else path.read_bytes().count(b"\n")
+        rows = count_rows(path)
     except READ_ERRORS as error:
         return f"cannot be read: {describe(error)}"
     return f"has {rows:,} rows, {stated.rows:,} are stated" if rows != stated.rows else None

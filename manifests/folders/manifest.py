@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import GenericAlias
 from typing import Annotated, Any, NoReturn
 
+import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError, create_model
 
 from lemur_core.files import Json
@@ -148,15 +149,20 @@ def _find_version(name: str) -> str:
         return "not installed"
 
 
-def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
+def count_rows(path: Path) -> int:
+    """Return the number of rows of a Parquet table, or of lines of any other file."""
+    return pq.read_metadata(path).num_rows if path.suffix == ".parquet" else path.read_bytes().count(b"\n")
+
+
+def list_outputs(folder: Path) -> list[Output]:
     """Return every file of a folder with its digest, except the manifest and the page's files.
 
-    Args: folder, rows: the folder, and the number of rows of its tables by relative path.
-    Returns: one entry per file, sorted by path; `rows` is None for a file that is not a table.
+    Returns: one entry per file, sorted by path; `rows` is None for a file that is neither a table nor lines of JSON.
     """
+    rows = {path: count_rows(path) for pattern in ("*.parquet", "*.jsonl") for path in folder.rglob(pattern)}
     files = [(path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file()]
     return [
-        Output(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows.get(name))
+        Output(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows.get(path))
         for name, path in sorted(files)
         if name != FILE_NAME and not PAGE.fullmatch(name)
     ]

@@ -248,9 +248,7 @@ def rows_by_split(folder: Path, tables: str, columns: Sequence[str] | None = Non
             yield path.name.partition("-")[0], row
 
 
-def write_tables(
-    folder: Path, stem: str, record: type[Record], rows: Iterable[dict[str, object]], count: int
-) -> dict[str, int]:
+def write_tables(folder: Path, stem: str, record: type[Record], rows: Iterable[dict[str, object]], count: int) -> None:
     """Write `count` rows as `STEM-00000-of-0000N.parquet` in `folder`; at least one file, even without rows.
 
     Args:
@@ -259,19 +257,15 @@ def write_tables(
         record: the type of the rows.
         rows: exactly `count` rows, taken one by one.
         count: known beforehand, because every name states the number of files.
-    Returns: rows by file name.
     """
     schema = arrow_schema(record)
     files = max(1, -(-count // ROWS_PER_FILE))
     folder.mkdir(parents=True, exist_ok=True)
     iterator = iter(rows)
-    written: dict[str, int] = {}
     for number in range(files):
         name = f"{stem}-{number:05d}-of-{files:05d}.parquet"
         size = min(ROWS_PER_FILE, count - number * ROWS_PER_FILE)
         write_table(folder / name, schema, (next(iterator) for _ in range(size)))
-        written[name] = size
-    return written
 
 
 def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:

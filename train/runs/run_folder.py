@@ -93,7 +93,6 @@ def write_run(
     _write_derived(folder, code, record, history)
     RUN.finish(
         folder,
-        {HISTORY: record.epochs},
         watch,
         page=page,
         **_state(record, identity),
