@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import block, code_span, count, plural, table
 from lemur_core.similarity.tokens import near_pairs, shingles, split_tokens
 from manifests.folders.tables import (
@@ -23,7 +24,6 @@ from manifests.folders.tables import (
     CHAT_DROPS,
     iterate_rows,
     read_table,
-    rows_by_split,
     write_table,
     write_tables,
 )
@@ -232,12 +232,20 @@ _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 def read_chat(folder: Path, subject: str, kinds: Sequence[str]) -> Chat:
     """Return the conversations of a folder without their messages."""
     columns = ("task", subject, "license", "n_tokens")
-    return Chat(subject, kinds, list(rows_by_split(folder, CHAT, columns)), list(iterate_rows(folder / CHAT_DROPS)))
+    return Chat(subject, kinds, list(chat_rows(folder, columns)), list(iterate_rows(folder / CHAT_DROPS)))
 
 
-def chat_rows(folder: Path) -> Iterator[tuple[str, Json]]:
-    """Yield all rows of conversations, each with the split of its file, with few in memory at a time."""
-    return rows_by_split(folder, CHAT)
+def chat_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Json]]:
+    """Yield all rows of conversations, each with the split of its file, with few in memory at a time.
+
+    Rows are not validated: `check_table` does that.
+
+    Args: columns: all by default.
+    """
+    for path in sorted((folder / CHAT).glob("*.parquet")):
+        check_plain(path)
+        for row in iterate_rows(path, columns):
+            yield path.name.partition("-")[0], row
 
 
 def find_conversation(folder: Path, wanted: str, record: type[Record], columns: Sequence[str]) -> Json | None:

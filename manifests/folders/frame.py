@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from lemur_core.files import Json, markdown
 from lemur_core.files.atomic import PAGE, scratch_folder, write_text
-from lemur_core.files.markdown import count, make_visible, percent, plain, plural
+from lemur_core.files.markdown import count, make_visible, percent, plain
 from lemur_core.sandbox.server.received import inflate
 from manifests.folders.manifest import DATA, INDEX, SHARDS, Manifest
 from manifests.folders.tables import read_text
@@ -277,16 +277,17 @@ def manifest_views(manifest: Manifest) -> list[View]:
     Returns: its counts, and a table of its files with size and rows.
     """
     rows: list[Sequence[Cell]] = [[link(item.path, item.path), item.bytes, item.rows] for item in manifest.outputs]
-    return [facts("Counts", [(name, _format_count(value)) for name, value in manifest.counts.items()]),
+    return [facts("Counts", [(name, value_text(value)) for name, value in manifest.counts.items()]),
             table("Files", ["file", "bytes", "rows"], rows)]  # fmt: skip
 
 
-def _format_count(value: object) -> str:
+def value_text(value: object) -> str:
+    """Return any value of JSON as text; whole numbers with separators."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_format_count(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {value_text(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return plural(len(value), "item")
-    return str(value)
+        return ", ".join(map(value_text, value))
+    return count(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 # -- writing ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,15 @@ from lemur_core.files.markdown import article, make_visible, plural
 from lemur_core.files.progress import show_item
 from manifests import provenance, records
 from manifests.folders.cards import CARD, HERE, Card, card_text, croissant_text
-from manifests.folders.frame import Page, foreign_page_files, has_page, list_page_files, write_page, write_report
+from manifests.folders.frame import (
+    Page,
+    foreign_page_files,
+    has_page,
+    list_page_files,
+    value_text,
+    write_page,
+    write_report,
+)
 from manifests.folders.manifest import (
     DATA,
     FILE_NAME,
@@ -81,7 +89,7 @@ class FolderLink:
 
     def lines(self) -> list[str]:
         """Return the printed lines: kind and name, then one fact per line."""
-        stated = [(key, _text(value)) for key, value in self.facts.items() if value not in (None, "", [], {})]
+        stated = [(key, value_text(value)) for key, value in self.facts.items() if value not in (None, "", [], {})]
         facts = [f"  {key.replace('_', ' '):<{_FACT}} {text}" for key, text in stated]
         return [make_visible(f"{'  ' * self.depth}{line}") for line in (f"{self.what:<{_LABEL}}{self.name}", *facts)]
 
@@ -514,7 +522,7 @@ def list_fields(row: records.Record, names: Iterable[str]) -> Iterator[tuple[str
     for name in names:
         if (value := getattr(row, name)) not in (None, "", ()):
             yes = {True: "yes", False: "no"}.get(value) if isinstance(value, bool) else None
-            yield name.replace("_", " "), yes or (f"{value:.4g}" if isinstance(value, float) else _text(value))
+            yield name.replace("_", " "), yes or (f"{value:.4g}" if isinstance(value, float) else value_text(value))
 
 
 def lines_text(first: int, last: int) -> str:
@@ -524,14 +532,6 @@ def lines_text(first: int, last: int) -> str:
     Returns: `7` or `7-9`.
     """
     return str(first) if first == last else f"{first}-{last}"
-
-
-def _text(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def verify_folder(kind: Kind, path: Path, *, jobs: int | None = None) -> list[Check]:

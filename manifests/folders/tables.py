@@ -233,21 +233,6 @@ def iterate_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[J
             yield from batch.to_pylist()
 
 
-def rows_by_split(folder: Path, tables: str, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Json]]:
-    """Yield all rows of the tables `SPLIT-*.parquet` in a subfolder, each with the split of its file.
-
-    Rows are not validated: `check_table` does that.
-
-    Args: folder, tables: a folder, and the path of the subfolder in it; without it there are no rows. columns: all by
-        default.
-    Returns: an iterator over split and row, sorted by file name.
-    """
-    for path in sorted((folder / tables).glob("*.parquet")):
-        check_plain(path)
-        for row in iterate_rows(path, columns):
-            yield path.name.partition("-")[0], row
-
-
 def write_tables(folder: Path, stem: str, record: type[Record], rows: Iterable[dict[str, object]], count: int) -> None:
     """Write `count` rows as `STEM-00000-of-0000N.parquet` in `folder`; at least one file, even without rows.
 
