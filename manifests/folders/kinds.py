@@ -226,7 +226,7 @@ class Kind:
             return
         for table in self.tables:
             if (named := table.named) is not None:
-                columns = tuple(dict.fromkeys((*named.names, *named.fields, named.codes, named.own)))
+                columns = tuple(dict.fromkeys((*named.names, *named.fields, named.origin or named.own, named.own)))
                 for row in read_rows(sorted(table.paths(folder)), table.record, columns):
                     yield _make_item(named, row)
 
@@ -314,8 +314,7 @@ def _make_item(named: Named, row: records.Record) -> ListedItem:
     """Return a row of a table as an item."""
     names = tuple(getattr(row, name) for name in named.names)
     facts = {name: getattr(row, name) for name in named.fields}
-    about = getattr(row, named.codes)
-    found = FoundItem((FolderLink(named.what, names[0], facts),), (about,) if isinstance(about, str) else about)
+    found = FoundItem((FolderLink(named.what, names[0], facts),), (getattr(row, named.origin or named.own),))
     return ListedItem(names, facts, (getattr(row, named.own),), lambda: found)
 
 
@@ -348,6 +347,10 @@ def _list_chat(row: type[records.Record], drop: type[records.Record]) -> tuple[T
     return Table("chat", row, _split(CHAT)), Table("chat_drops", drop, _whole(CHAT_DROPS))
 
 
+_LISTED = ("id", "split", "family", "task", "dataset", "best_accuracy", "score")
+_WRITTEN = ("id", "model", "attempt", "round", "block", "license")
+_EXPORTED = ("license", "code_sha256")
+
 SNAPSHOT = Kind(
     "snapshot",
     "lemur curate",
@@ -356,13 +359,7 @@ SNAPSHOT = Kind(
             "records",
             records.LemurRecord,
             _split("data/records"),
-            Named(
-                "record",
-                ("nn", "id"),
-                ("id", "split", "family", "task", "dataset", "best_accuracy", "score"),
-                own="id",
-                codes="id",
-            ),
+            Named("record", ("nn", "id"), _LISTED, own="id"),
         ),
         Table("networks", records.NetworkRow, _whole("networks.parquet")),
         Table("stats", records.Stat, _split("data/stats", "train")),
@@ -391,7 +388,6 @@ EXTRACTION = Kind(
     (provenance.SPECS, provenance.REQUIREMENTS, provenance.NAMES, "blocks/*/*.py", "lean/*/*.py"),
     tags=("pytorch", "code"),
 )
-_EXPORTED = ("license", "code_sha256")
 EXPORT = Kind(
     "export",
     "lemur export",
@@ -421,13 +417,7 @@ SYNTHESIS = Kind(
             "networks",
             records.Synthesized,
             _split("data/records", "train"),
-            Named(
-                "network",
-                ("nn", "id"),
-                ("id", "model", "attempt", "round", "block", "license"),
-                own="id",
-                codes="block_code",
-            ),
+            Named("network", ("nn", "id"), _WRITTEN, own="id", origin="block_code"),
         ),
         Table("attempts", records.SynthesisAttempt, _whole("attempts.parquet")),
     ),

@@ -49,14 +49,14 @@ class Named:
         names: the fields that name it, the best first.
         fields: what is shown of it.
         own: the field with the SHA-256 of its code.
-        codes: the field with the SHA-256 of the code that it comes from, or of several, which parents may hold.
+        origin: the field with the SHA-256 of the code that it comes from, which parents may hold; else its own code.
     """
 
     what: str
     names: tuple[str, ...]
     fields: tuple[str, ...]
     own: str = "code_sha256"
-    codes: str = "code_sha256"
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
