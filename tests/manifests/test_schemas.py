@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card, card_text
 from manifests.folders.kinds import check_files, check_table
 from manifests.folders.manifest import (
     Input,
@@ -110,24 +109,6 @@ def test_what_has_no_rows_is_not_offered() -> None:
     tables = [Table("some", Stat, some), Table("none", Stat, {"train": "none.parquet"})]
     rows = {"some/train-0.parquet": 3, "some/test-0.parquet": 0, "none.parquet": 0}
     assert select_tables(tables, rows) == [Table("some", Stat, {"train": "some/train-*.parquet"})]
-
-
-@pytest.mark.parametrize(
-    ("rows", "label"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (99_999, "10K<n<100K"), (10**6, "1M<n<10M")]
-)
-def test_front_of_the_card(rows: int, label: str) -> None:
-    tables = [
-        Table("records", Stat, {"train": "a-*.parquet", "test": "b.parquet"}),
-        Table("more", Stat, {"train": "c.parquet"}),
-    ]
-    about = {"size": rows, "tags": ["t"], "source_datasets": ["original"], "tool": "0.1.0"}
-    assert card_text(Card("Name", "", [], "", SNAPSHOT_DISCLOSURE), tables, **about).startswith(
-        "---\npretty_name: Name\nlanguage:\n- en\n- code\nannotations_creators:\n- machine-generated\n"
-        f"source_datasets:\n- original\ntask_categories:\n- text-generation\ntags:\n- t\nsize_categories:\n- {label}\nconfigs:\n"
-        "- config_name: records\n  default: true\n  data_files:\n  - split: train\n    path: a-*.parquet\n"
-        "  - split: test\n    path: b.parquet\n"
-        "- config_name: more\n  data_files:\n  - split: train\n    path: c.parquet\n---\n"
-    )
 
 
 # Manifests: what is written comes back, what differs from them is named, and what may stand in them as a parent.
