@@ -9,6 +9,7 @@ import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from manifests.folders.kinds import DECLARED
 from manifests.records import RECORD_TYPES, Record
 
 PAGE = Path(__file__).parents[1] / "docs" / "columns.md"
@@ -19,30 +20,14 @@ Written by `make columns` from the record types in `manifests/records`; not to b
 [Files](formats.md) lists what each folder contains.
 """
 
-#: The files that hold records of each type, by kind of folder.
-_FILES = {
-    "Snapshot": {
-        "LemurRecord": "data/records/*.parquet",
-        "NetworkRow": "networks.parquet",
-        "Decision": "decisions.parquet",
-        "GraphRow": "graphs.parquet",
-        "Stat": "data/stats/*.parquet",
-        "Measurement": "data/measurements/*.parquet",
-        "ChatRow": "data/chat/*.parquet",
-        "ChatDrop": "chat_drops.parquet",
-    },
-    "Extraction": {
-        "Block": "blocks.parquet",
+#: The files besides tables that hold records, or the columns of tables that do, by kind of folder.
+_FURTHER = {
+    "extraction": {
         "Observed": "blocks.parquet, column observed (JSON)",
         "Spec": "specs.jsonl",
         "Algorithm": "specs.jsonl, key algorithm",
-        "SpecRow": "data/specs/*.parquet",
-        "SpecChatRow": "data/chat/*.parquet",
-        "SpecChatDrop": "chat_drops.parquet",
     },
-    "Training run": {"TrainingRecord": "record.json", "Ingredient": "record.json, key ingredients"},
-    "Synthesis": {"SynthesisAttempt": "attempts.parquet", "Synthesized": "data/records/*.parquet"},
-    "Experts": {"ExpertFact": "data/facts.parquet", "ExpertAnswer": "evaluation/answers.parquet"},
+    "run": {"TrainingRecord": "record.json", "Ingredient": "record.json, key ingredients"},
 }
 
 
@@ -52,12 +37,18 @@ def main() -> None:
 
 
 def page_text() -> str:
-    """Return the page. Raises: KeyError if a record type is in no file of `_FILES`."""
+    """Return the page. Raises: KeyError if a record type is in no file."""
     types = {record.__name__: record for record in RECORD_TYPES}
     parts = [_HEAD]
-    for folder, files in _FILES.items():
-        parts.append(f"\n## {folder}\n")
-        parts += [record_text(types.pop(name), file) for name, file in files.items()]
+    for kind in DECLARED.values():
+        files = {}
+        for table in kind.tables:
+            (path, *_) = table.files.values()
+            files[table.record.__name__] = f"{path.rpartition('/')[0]}/*.parquet" if "*" in path else path
+        files |= _FURTHER.get(kind.name, {})
+        if files:
+            parts.append(f"\n## {kind.name.capitalize()}\n")
+            parts += [record_text(types.pop(name), file) for name, file in files.items()]
     if types:
         raise KeyError(f"no file is stated for {', '.join(types)}")
     return "".join(parts)

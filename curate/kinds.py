@@ -31,7 +31,6 @@ from curate.sources.rows import ROW_SCHEMA, MeasuredFacts
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.conversations import (
-    DROPS,
     Chat,
     chat_rows,
     contents,
@@ -41,7 +40,7 @@ from manifests.conversations import (
 )
 from manifests.folders.kinds import SNAPSHOT, Check, Folder, FolderLink, FoundItem, verify_folder
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import iterate_rows, read_table
+from manifests.folders.tables import CHAT_DROPS, iterate_rows, read_table
 from manifests.provenance.licenses import NOASSERTION
 from manifests.records import CHAT_KINDS, ChatRow, Decision, LemurRecord
 
@@ -77,7 +76,7 @@ def derive(folder: Folder, made: Path) -> Json:
             for file in SNAPSHOT.files(path, "measurements")
             for row in iterate_rows(file, ("nn", "kind", "place", "facts"))
         )
-        _, counts, details = write_contents(made, corpus, outcome, measured)
+        counts, details = write_contents(made, corpus, outcome, measured)
     return {"counts": counts, "details": details}
 
 
@@ -204,7 +203,7 @@ def _read_chat(folder: Path, corpus: LoadedRecords, outcome: CurationOutcome) ->
         split, columns = find(row["record"], "data/chat")
         id_ = conversation_id(row["record"], row["task"], row["variant"])
         rows.append((split, {**row, **columns, "id": id_, "n_tokens": count_tokens(contents(row))}))
-    drops = [{**row, **find(row["record"], DROPS)[1]} for row in iterate_rows(folder / DROPS)]
+    drops = [{**row, **find(row["record"], CHAT_DROPS)[1]} for row in iterate_rows(folder / CHAT_DROPS)]
     return Chat("record", CHAT_KINDS, rows, drops)
 
 

@@ -37,19 +37,11 @@ from manifests.folders.kinds import (
     check_files,
     describe_inlined,
     find_links,
+    is_foreign,
     manifest_link,
 )
 from manifests.folders.kinds import verify_folder as verify_kind
-from manifests.folders.manifest import (
-    FILE_NAME,
-    INDEX,
-    LAYOUTS,
-    Manifest,
-    Parent,
-    foreign_files,
-    read_manifest,
-    read_unchecked_manifest,
-)
+from manifests.folders.manifest import FILE_NAME, INDEX, Manifest, Parent, read_manifest
 from manifests.folders.tables import reading
 from manifests.provenance import find_inlined_blocks
 
@@ -80,11 +72,11 @@ def verify_folder(folder: Path, *, jobs: int | None = None) -> list[Check]:
     # The folder of a demo has no manifest itself; only the finished folders in it have one.
     if (folder / DEMO).is_file() and not (folder / FILE_NAME).exists():
         return _verify_demo(folder, jobs)
-    manifest = read_unchecked_manifest(folder)
+    manifest = read_manifest(folder)
     kind = KINDS.get(manifest.kind)
     if kind is None:
         names = [item.path for item in manifest.outputs]
-        like = [known for known in LAYOUTS if names and not any(foreign_files(known, names))]
+        like = [known for known in KINDS if names and not any(is_foreign(known, name) for name in names)]
         wrong = [
             f"{manifest.kind} is none that this release knows, and the files are those of {known}" for known in like
         ]
@@ -115,7 +107,7 @@ def list_items(folder: Path, pattern: str = "*") -> list[ListedItem]:
     """
     manifest = read_manifest(folder)
     kind = KINDS.get(manifest.kind)
-    if kind is None or not (kind.items or kind.named):
+    if kind is None or not (kind.items or any(table.named for table in kind.tables)):
         raise UserError(f"{folder}: contains {article(manifest.kind)}, which has no items with names")
     with reading(folder, manifest.kind):
         items = [item for item in kind.list_items(folder) if item.listed]

@@ -16,14 +16,19 @@ import pyarrow.compute as pc
 
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import block, code_span, count, plural, table
 from lemur_core.similarity.tokens import near_pairs, shingles, split_tokens
-from manifests.folders.tables import iterate_rows, read_table, rows_by_split, write_table, write_tables
+from manifests.folders.tables import (
+    CHAT,
+    CHAT_DROPS,
+    iterate_rows,
+    read_table,
+    write_table,
+    write_tables,
+)
 from manifests.options import MAX_TOKENS
 from manifests.records import CHAT_ROLES, SPLITS, Record, arrow_schema
-
-#: Folder of the tables below the dataset folder.
-TABLES, DROPS = "data/chat", "chat_drops.parquet"
 
 #: Requests of one kind whose shingles have this Jaccard similarity are not in two splits.
 THRESHOLD = 0.90
@@ -160,20 +165,17 @@ def _find_earlier(rows: Sequence[tuple[str, Json]]) -> dict[str, tuple[str, Json
     return earlier
 
 
-def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type[Record]) -> dict[str, int]:
+def write_chat_tables(folder: Path, chat: Chat, record: type[Record], drop: type[Record]) -> None:
     """Write the tables of conversations, one per split, and of drops.
 
     Args: record, drop: the types of their rows.
     Returns: rows by path below `folder`.
     """
-    rows: dict[str, int] = {}
     for split in SPLITS:
         chosen = [row for of, row in chat.rows if of == split]
-        written = write_tables(folder / TABLES, split, record, chosen, len(chosen))
-        rows |= {f"{TABLES}/{name}": number for name, number in written.items()}
+        write_tables(folder / CHAT, split, record, chosen, len(chosen))
     drops = ({name: row[name] for name in drop.model_fields} for row in chat.drops)
-    write_table(folder / DROPS, arrow_schema(drop), drops)
-    return rows | {DROPS: len(chat.drops)}
+    write_table(folder / CHAT_DROPS, arrow_schema(drop), drops)
 
 
 def chat_card(chat: Chat, meanings: Mapping[str, str], promise: str) -> list[str]:
@@ -204,7 +206,7 @@ def chat_card(chat: Chat, meanings: Mapping[str, str], promise: str) -> list[str
         f" {THRESHOLD:.2f} or more to one of its kind in another split.",
         "",
         *table(["license", "conversations"], [[code_span(name, 160), count(number)] for name, number in licenses]),
-        f"`{DROPS}` says why a {subject} has no conversation of a kind: {plural(len(chat.drops), 'row')}.",
+        f"`{CHAT_DROPS}` says why a {subject} has no conversation of a kind: {plural(len(chat.drops), 'row')}.",
         "",
         *(table(["not made", *(f"`{kind}`" for kind in chat.kinds)], drops) if drops else []),
     ]
@@ -230,12 +232,20 @@ _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 def read_chat(folder: Path, subject: str, kinds: Sequence[str]) -> Chat:
     """Return the conversations of a folder without their messages."""
     columns = ("task", subject, "license", "n_tokens")
-    return Chat(subject, kinds, list(rows_by_split(folder, TABLES, columns)), list(iterate_rows(folder / DROPS)))
+    return Chat(subject, kinds, list(chat_rows(folder, columns)), list(iterate_rows(folder / CHAT_DROPS)))
 
 
-def chat_rows(folder: Path) -> Iterator[tuple[str, Json]]:
-    """Yield all rows of conversations, each with the split of its file, with few in memory at a time."""
-    return rows_by_split(folder, TABLES)
+def chat_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Json]]:
+    """Yield all rows of conversations, each with the split of its file, with few in memory at a time.
+
+    Rows are not validated: `check_table` does that.
+
+    Args: columns: all by default.
+    """
+    for path in sorted((folder / CHAT).glob("*.parquet")):
+        check_plain(path)
+        for row in iterate_rows(path, columns):
+            yield path.name.partition("-")[0], row
 
 
 def find_conversation(folder: Path, wanted: str, record: type[Record], columns: Sequence[str]) -> Json | None:
@@ -246,7 +256,7 @@ def find_conversation(folder: Path, wanted: str, record: type[Record], columns: 
     if not _DIGITS.fullmatch(wanted.lower()):
         return None
     matches: list[Json] = []
-    for path in sorted((folder / TABLES).glob("*.parquet")):
+    for path in sorted((folder / CHAT).glob("*.parquet")):
         table = read_table([path], record, columns)
         matches += table.filter(pc.starts_with(table["id"], wanted.lower())).to_pylist()
     if len(matches) > 1:

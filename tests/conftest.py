@@ -85,7 +85,7 @@ def finish(folder: Path, kind: str = "sample", **changes: Any) -> Path:
     (folder / "manifest.json").unlink(missing_ok=True)
     measured = Measured(seconds=0, stage_seconds={}, peak_memory_bytes=1, platform="any")
     empty: dict[str, Any] = {"versions": {}, "parameters": {}, "inputs": [], "counts": {}, "details": {}}
-    stated = {**empty, "outputs": list_outputs(folder, {}), "measured": measured, **changes}
+    stated = {**empty, "outputs": list_outputs(folder), "measured": measured, **changes}
     write_manifest(folder, Manifest(kind=kind, **stated))
     return folder
 

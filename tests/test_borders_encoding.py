@@ -27,7 +27,7 @@ from lemur_core.rebuild.rebuild import rebuild
 from lemur_core.sandbox.loader import load
 from lemur_core.source.bundle import Part, bundle
 from lemur_core.source.text import parse_code
-from manifests.folders.manifest import list_outputs, read_unchecked_manifest, write_manifest
+from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.records import Block, Ingredient, LemurRecord, Spec
 from tests.builders import model_server, synthesis
 
@@ -297,9 +297,8 @@ def forge(library: Path, out: Path, field: str, value: str) -> Path:
     specs = [json.loads(line) for line in (out / "specs.jsonl").read_text().splitlines()]
     specs = [{**one, field: f"{one[field]}{value}"} for one in specs]
     (out / "specs.jsonl").write_text("".join(f"{json.dumps(one, sort_keys=True)}\n" for one in specs))
-    manifest = read_unchecked_manifest(out)
-    counts = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
-    write_manifest(out, manifest.model_copy(update={"outputs": list_outputs(out, counts)}))
+    manifest = read_manifest(out)
+    write_manifest(out, manifest.model_copy(update={"outputs": list_outputs(out)}))
     return out
 
 

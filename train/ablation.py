@@ -8,7 +8,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,12 @@ from lemur_core.files.atomic import PathLike, check_writable, write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import hide_progress, note
-from manifests.folders import frame
+from manifests.folders import frame, kinds
 from manifests.folders.kinds import (
     Check,
     Folder,
     FolderLink,
     FoundItem,
-    Kind,
     ListedItem,
     check_faults,
     manifest_link,
@@ -278,7 +277,6 @@ def close_study(
         return
     ABLATION.finish(
         out,
-        {RECORDS: len(every)},
         watch,
         versions=torch_versions(every[0]),
         parameters=json.loads(json.dumps(plan)),
@@ -513,13 +511,6 @@ def _show_in_study(run: Path, item: ListedItem) -> FoundItem:
     return FoundItem((of_run, *found.links, manifest_link(run, read_manifest(run))), found.codes)
 
 
-ABLATION = Kind(
-    "ablation",
-    "lemur train ablate",
-    derive=derive_study,
-    laws=(check_study,),
-    page=ablation_page,
-    items=list_study,
-)
+ABLATION = replace(kinds.ABLATION, derive=derive_study, laws=(check_study,), page=ablation_page, items=list_study)
 #: The kinds of folder that `lemur train` writes.
 KINDS = (RUN, ABLATION)

@@ -30,8 +30,7 @@ from lemur_core.graphs.identity import IDENTITIES, compute_identities, identitie
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Status
 from lemur_core.sandbox.server.received import inflate
 from lemur_core.sandbox.stage import Retries, SandboxStage
-from manifests.records import Agreement, GraphRow
-from manifests.records.common import Behavior
+from manifests.records import Agreement, Behavior, GraphRow
 
 #: How Python names a module that is missing.
 _MISSING = re.compile(r"No module named '([^\W\d]\w*(?:\.[^\W\d]\w*)*)'")

@@ -25,7 +25,7 @@ from lemur_core.graphs.graph import Graph
 from lemur_core.sandbox.runtime import option_for
 from manifests.conversations import read_chat
 from manifests.folders import frame
-from manifests.folders.cards import Card
+from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card
 from manifests.folders.kinds import SNAPSHOT, list_fields
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import read_table
@@ -234,7 +234,7 @@ def snapshot_card(folder: Path, manifest: Manifest) -> Card:
     published = {one for one in licenses if one is not None and not is_withheld(one, shared)}
     near = ", structure or computation" if "graphs" in counts else " or structure"
     ran = " It ran networks in a sandbox." if {"graphs", "chat"} & counts.keys() else ""
-    limits = SNAPSHOT.disclosure.limits  # the first is about results
+    limits = SNAPSHOT_DISCLOSURE.limits  # the first is about results
     return Card(
         name=f"Curated snapshot of {name}",
         description=f"{plural(counts['rows']['kept'], 'distinct PyTorch network')} ({splits}), chosen from"
@@ -245,7 +245,7 @@ def snapshot_card(folder: Path, manifest: Manifest) -> Card:
         sources=[(item.name, f"hash://sha256/{item.sha256}") for item in manifest.inputs],
         lemur=sources[0][2] if of_lemur else "",
         disclosure=replace(
-            SNAPSHOT.disclosure,
+            SNAPSHOT_DISCLOSURE,
             collection="A program read the rows of the source, and kept one of those that are near each other by"
             f" text{near}.{ran} Nothing was annotated by hand.",
             # LEMUR's networks were written by programs and language models, most of them.

@@ -6,8 +6,6 @@ from itertools import chain
 from math import prod
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from curate.compute.graphs import graph_rows
 from curate.compute.outcome import CurationOutcome
 from curate.model.corpus import LoadedRecords
@@ -26,43 +24,30 @@ _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duratio
 
 def write_snapshot_tables(
     folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, measured: Iterator[MeasuredFacts]
-) -> dict[str, int]:
-    """Write all tables. Returns: the number of rows by path below `folder`."""
-    rows: dict[str, int] = {}
+) -> None:
+    """Write all tables."""
     best = find_best_rows(corpus, outcome.representatives)
     for split in SPLIT_RATIOS:
         codes = [code for code in outcome.kept if outcome.splits[code] == split]
         kept = _records(corpus, outcome, codes, best)
-        written = write_tables(folder / "data" / "records", split, records.LemurRecord, kept, len(codes))
-        rows |= {f"data/records/{name}": count for name, count in written.items()}
+        write_tables(folder / "data" / "records", split, records.LemurRecord, kept, len(codes))
     networks = _list_networks(corpus, outcome)
     usable = set(networks)
     stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in usable]
-    written = write_tables(folder / "data" / "stats", "train", records.Stat, _stats(corpus, stat_rows), len(stat_rows))
-    rows |= {f"data/stats/{name}": count for name, count in written.items()}
+    write_tables(folder / "data" / "stats", "train", records.Stat, _stats(corpus, stat_rows), len(stat_rows))
+
+    def write(path: str, record: type[records.Record], values: Iterator[dict[str, object]]) -> None:
+        write_table(folder / path, records.arrow_schema(record), values)
+
     if (first := next(measured, None)) is not None:
-        rows |= _write_measurements(folder, corpus, chain([first], measured))
-
-    def write(table: str, record: type[records.Record], values: Iterator[dict[str, object]], count: int) -> None:
-        write_table(folder / f"{table}.parquet", records.arrow_schema(record), values)
-        rows[f"{table}.parquet"] = count
-
-    write("networks", records.NetworkRow, _networks(corpus, outcome, networks), len(networks))
-    write("decisions", records.Decision, _decisions(corpus, outcome), len(outcome.decisions))
+        (folder / MEASUREMENTS).parent.mkdir(parents=True)
+        write(MEASUREMENTS, records.Measurement, _measurements(corpus, chain([first], measured)))
+    write("networks.parquet", records.NetworkRow, _networks(corpus, outcome, networks))
+    write("decisions.parquet", records.Decision, _decisions(corpus, outcome))
     if outcome.graphs is not None:
-        write("graphs", records.GraphRow, graph_rows(corpus, outcome.graphs), len(outcome.graphs))
-    return (
-        rows
-        if outcome.chat is None
-        else rows | write_chat_tables(folder, outcome.chat, records.ChatRow, records.ChatDrop)
-    )
-
-
-def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[MeasuredFacts]) -> dict[str, int]:
-    path = folder / MEASUREMENTS
-    path.parent.mkdir(parents=True)
-    write_table(path, records.arrow_schema(records.Measurement), _measurements(corpus, measured))
-    return {MEASUREMENTS: pq.read_metadata(path).num_rows}
+        write("graphs.parquet", records.GraphRow, graph_rows(corpus, outcome.graphs))
+    if outcome.chat is not None:
+        write_chat_tables(folder, outcome.chat, records.ChatRow, records.ChatDrop)
 
 
 def _code_columns(corpus: LoadedRecords, outcome: CurationOutcome, code: int, best: int | None) -> Json:

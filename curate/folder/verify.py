@@ -21,9 +21,9 @@ from lemur_core.graphs.identity import IDENTITIES
 from lemur_core.similarity.index import StructuralIndex
 from lemur_core.similarity.join import MAX_SETS, exact_pairs, iterate_pairs, link_by_lsh
 from lemur_core.similarity.minhash import jaccard
-from manifests.conversations import DROPS, Row, chat_rows, contents, read_fenced_code
+from manifests.conversations import Row, chat_rows, contents, read_fenced_code
 from manifests.folders.kinds import SNAPSHOT, Check, Folder, check_faults, run_checks
-from manifests.folders.tables import iterate_rows
+from manifests.folders.tables import CHAT_DROPS, iterate_rows
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, license_of_code
 from manifests.records import CHAT_KINDS, CHAT_ROLES, NetworkRow
 
@@ -372,7 +372,7 @@ def check_chat(snapshot: Folder) -> Check:
         if fault := _find_fault(row, split, *kept.get(row["record"], ("", ""))):
             wrong.append(f"{row['nn']} {row['task']}: {fault}")
     number = said.total()
-    said.update((row["record"], row["task"]) for row in iterate_rows(snapshot.path / DROPS, ("record", "task")))
+    said.update((row["record"], row["task"]) for row in iterate_rows(snapshot.path / CHAT_DROPS, ("record", "task")))
     expected = {(id_, kind) for id_ in kept for kind in CHAT_KINDS}
     for id_, kind in sorted(expected | said.keys()):
         if (times := said[id_, kind]) != ((id_, kind) in expected):

@@ -29,7 +29,7 @@ def _read_license(text: str) -> str:
 
 
 def _read_prm(text: str) -> str:
-    from manifests.records.networks import drop_outcomes  # the records would slow down every --help
+    from manifests.records import drop_outcomes  # the records would slow down every --help
 
     try:
         values = json.loads(text)

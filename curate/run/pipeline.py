@@ -83,12 +83,11 @@ def curate(
                 parameters["origins"] = [parent.sha256 for parent in repositories]
             if before:
                 parameters["previous"] = before[0].sha256
-            rows, counts, details = write_contents(folder, corpus, outcome, source.measurements())
+            counts, details = write_contents(folder, corpus, outcome, source.measurements())
             watch.lap("write")
         ran_code = options.chat or outcome.graphs is not None
         return FACED.finish(
             folder,
-            rows,
             watch,
             versions=run_versions(options.runtime) if ran_code else {},
             parameters=parameters,
@@ -157,15 +156,16 @@ def describe_options(options: CurateOptions) -> Json:
 
 def write_contents(
     folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, measured: Iterator[MeasuredFacts]
-) -> tuple[dict[str, int], Json, Json]:
+) -> tuple[Json, Json]:
     """Write the tables of a snapshot, which follow from its outcome.
 
     Args: measured: of its source.
-    Returns: the rows by path; the counts and the details of its manifest.
+    Returns: the counts and the details of its manifest.
     """
-    rows, rights = write_snapshot_tables(folder, corpus, outcome, measured), outcome.rights
+    write_snapshot_tables(folder, corpus, outcome, measured)
+    rights = outcome.rights
     counts = count_decisions(corpus, outcome) | rights.count(outcome.kept, outcome.rows.keys() - set(outcome.kept))
-    if MEASUREMENTS in rows:
+    if (folder / MEASUREMENTS).is_file():
         counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
     details: Json = dict(outcome.details)
     if outcome.chat is not None:
@@ -174,4 +174,4 @@ def write_contents(
     if rights.by_row:
         details["licensed_by_row"] = rights.by_row
     details["notes"] = outcome.notes
-    return rows, counts, details
+    return counts, details

@@ -21,7 +21,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plural
 from manifests.conversations import read_chat
 from manifests.folders import frame
-from manifests.folders.cards import Card
+from manifests.folders.cards import EXTRACTION_DISCLOSURE, Card
 from manifests.folders.frame import settings, shares
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Manifest
@@ -321,6 +321,7 @@ def extraction_card(folder: Path, manifest: Manifest) -> Card:
         " measured, never text of its source. Related blocks are in one split.",
         licenses=sorted({source["license"] for source in sources}),
         text="\n".join(lines),
+        disclosure=EXTRACTION_DISCLOSURE,
         sources=[(source["name"], source["swhid"]) for source in sources],
     )
 

@@ -86,7 +86,7 @@ def _derive(folder: Folder, made: Path) -> Json:
         write_spec_tables(made, again, [stated[spec.block] for spec in again])
         return {}
     shutil.copyfile(path / REQUIREMENTS, made / REQUIREMENTS)
-    _, counts, _ = write_contents(made, rows, again, facts)
+    counts, _ = write_contents(made, rows, again, facts)
     return {"counts": counts}
 
 

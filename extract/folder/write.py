@@ -66,11 +66,10 @@ def write_extraction(
         traced = {result.row.block: result.traced for result in results if result.traced is not None}
         specs = write_specs(folder / SPECS, rows, traced)
         watch.lap("write specs")
-        written, counts, details = write_contents(folder, rows, specs, facts)
+        counts, details = write_contents(folder, rows, specs, facts)
         watch.lap("write data set")
         return FACED.finish(
             folder,
-            written,
             watch,
             versions=package_versions("pytest") | run_versions(),
             parameters=facts.options.parameters(),
@@ -82,15 +81,13 @@ def write_extraction(
 
 def write_contents(
     folder: Path, rows: Sequence[Block], specs: Sequence[Spec], facts: RunFacts
-) -> tuple[dict[str, int], dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Write the tables that follow from the blocks, specs and requirements in a folder.
 
-    Returns: the rows by path; the counts and the details of its manifest.
+    Returns: the counts and the details of its manifest.
     """
-    counts = count_rows(rows, facts.targets)
-    tables, dataset = _write_dataset(folder, specs, rows, facts)
-    written = {TABLE: len(rows), SPECS: len(specs), **tables}
-    return written, {**counts, **dataset}, _manifest_details(facts)
+    counts = count_rows(rows, facts.targets) | _write_dataset(folder, specs, rows, facts)
+    return counts, _manifest_details(facts)
 
 
 def write_blocks(folder: Path, rows: Sequence[Block], level: str) -> None:
@@ -163,18 +160,13 @@ def _count_bytes(source: PackageSource) -> int:
         ) from error
 
 
-def _write_dataset(
-    folder: Path, specs: Sequence[Spec], rows: Sequence[Block], facts: RunFacts
-) -> tuple[dict[str, int], dict[str, Any]]:
-    """Write the tables of specs and conversations of a folder whose other files are written.
-
-    Returns: Rows by path below `folder`, and counts for the manifest.
-    """
+def _write_dataset(folder: Path, specs: Sequence[Spec], rows: Sequence[Block], facts: RunFacts) -> dict[str, Any]:
+    """Write the tables of specs and conversations of a folder whose other files are written. Returns: their counts."""
     options = facts.options
     with_code = [row for row in rows if row.code is not None]
     codes = [row.code or "" for row in with_code]
     assignments = assign_splits(specs, codes, options.seed)
-    tables = write_spec_tables(folder, specs, assignments)
+    write_spec_tables(folder, specs, assignments)
     splits = Counter[str](assignment.split for assignment in assignments)
     groups = Counter(assignment.cluster for assignment in assignments)
     counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": len(groups)}}
@@ -182,9 +174,9 @@ def _write_dataset(
         shortest = [row.lean_code or row.code or "" for row in with_code]
         of_specs = [assignment.split for assignment in assignments]
         chat = build_chat(folder, specs, of_specs, shortest, options.chat_max_tokens)
-        tables |= write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
+        write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = chat.counts()
-    return tables, counts
+    return counts
 
 
 # --- `required_repos.json`: the requirements of each closed file, and the origin of every part of it ------------------

@@ -146,12 +146,9 @@ def _plain(piece: str) -> str:
 # --- the tables -------------------------------------------------------------------------------------------------------
 
 
-def write_spec_tables(folder: Path, specs: Sequence[Spec], assignments: Sequence[SplitAssignment]) -> dict[str, int]:
-    """Write the specs to the tables of their splits, in order. Returns: path below `folder` -> number of rows."""
-    rows: dict[str, int] = {}
+def write_spec_tables(folder: Path, specs: Sequence[Spec], assignments: Sequence[SplitAssignment]) -> None:
+    """Write the specs to the tables of their splits, in order."""
     for split in SPLITS:
         chosen = [pair for pair in zip(specs, assignments, strict=True) if pair[1].split == split]
         values = (SpecRow.values(spec, **asdict(assignment)) for spec, assignment in chosen)
-        written = write_tables(folder / TABLES, split, SpecRow, values, len(chosen))
-        rows |= {f"{TABLES}/{name}": count for name, count in written.items()}
-    return rows
+        write_tables(folder / TABLES, split, SpecRow, values, len(chosen))

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,7 +23,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent
 from manifests.folders.frame import Page, table
-from manifests.folders.kinds import Check, Folder, Kind, Named, check_faults
+from manifests.folders.kinds import DECLARED, Check, Folder, Kind, check_faults
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import READ_ERRORS, describe, reading
 from manifests.records import ExpertAnswer, ExpertFact
@@ -407,24 +408,16 @@ def check_answers(folder: Folder) -> Check:
     return check_faults("answers", wrong, "correct where they are what was expected")
 
 
-_COMMAND = "lemur experts"
-
-DATA: Kind = Kind(
-    "experts-data",
-    _COMMAND,
-    tables={"facts": (ExpertFact, {"full": "facts.parquet"})},
-    named={"facts": Named("fact", ("id", "block"), tuple(ExpertFact.model_fields)[1:])},
+DATA: Kind = replace(
+    DECLARED["experts-data"],
     derive=lambda folder, _: {"counts": count_facts(list(DATA.rows(folder.path, ExpertFact)))},
     laws=(check_facts,),
 )
-EVALUATION: Kind = Kind(
-    "experts-evaluation",
-    _COMMAND,
-    tables={"answers": (ExpertAnswer, {"full": "answers.parquet"})},
-    named={"answers": Named("answer", ("id", "block"), tuple(ExpertAnswer.model_fields)[1:])},
+EVALUATION: Kind = replace(
+    DECLARED["experts-evaluation"],
     derive=lambda folder, _: {"counts": score_answers(EVALUATION.rows(folder.path, ExpertAnswer))},
     laws=(check_answers,),
     overview=_overview,
 )
-EXPERT, CODEBOOK, PROTOTYPES = (Kind(f"experts-{name}", _COMMAND) for name in ("expert", "codebook", "prototypes"))
+EXPERT, CODEBOOK, PROTOTYPES = (DECLARED[f"experts-{name}"] for name in ("expert", "codebook", "prototypes"))
 KINDS = (EXPERT, CODEBOOK, PROTOTYPES, DATA, EVALUATION)

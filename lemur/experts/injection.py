@@ -23,7 +23,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
@@ -584,8 +583,7 @@ class Workspace:
         identity = json.dumps([kind.name, parameters, [parent.sha256 for parent in stated], versions], sort_keys=True)
         with atomic_folder(out, force=force) as folder:
             counts = fill(folder, hashlib.sha256(identity.encode()).hexdigest()[:32])
-            rows = {path.name: pq.read_metadata(path).num_rows for path in folder.glob("*.parquet")}
-            kind.finish(folder, rows, watch, versions=versions, parameters=parameters, parents=stated, counts=counts)
+            kind.finish(folder, watch, versions=versions, parameters=parameters, parents=stated, counts=counts)
         note(f"{out}: built in {watch.measure().seconds:.1f} s")
 
     # What the stages read of each other. Raises: UserError if a stage has not been built.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lemur.export import ExportForm
 from lemur.export.kernelbench import build_problems
-from lemur.export.records import EXPORT, ExportedRow, PromptCompletion, write_files
+from lemur.export.records import EXPORT, write_files
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import UserError
@@ -16,7 +16,7 @@ from manifests.folders.manifest import Stopwatch, describe_parent, read_manifest
 from manifests.folders.tables import reading, write_tables
 from manifests.provenance import TABLE
 from manifests.publish.staged import stage_files
-from manifests.records import SPLITS, Block, ChatMessage
+from manifests.records import SPLITS, Block, ChatMessage, ExportedRow, PromptCompletion
 
 _SOURCES = {"kernelbench": (EXTRACTION.name,), "prompt-completion": (SNAPSHOT.name, EXTRACTION.name)}
 
@@ -62,15 +62,13 @@ def export_folder(
         raise UserError(f"{folder}: has nothing for --format {form}{f': {reasons}' if reasons else ''}")
     counts = {"rows": {name: number}, "skipped": dict(sorted(skipped.items()))}
     with atomic_folder(out, force=force) as part:
-        written: dict[str, int] = {}
         for split in filter(tables.get, SPLITS):
             rows = tables[split]
-            record = EXPORT.tables[name][0]
-            files = write_tables(part / "data" / name, split, record, (row.model_dump() for row in rows), len(rows))
-            written |= {f"data/{name}/{file}": lines for file, lines in files.items()}
+            values = (row.model_dump() for row in rows)
+            write_tables(part / "data" / name, split, type(rows[0]), values, len(rows))
             write_files(part, rows)
         about: Json = {"parameters": {"format": form}, "parents": [describe_parent(folder)], "counts": counts}
-        EXPORT.finish(part, written, watch, details={"withheld": list(staged.withheld)}, **about)
+        EXPORT.finish(part, watch, details={"withheld": list(staged.withheld)}, **about)
     return {"folder": str(out), **counts, "withheld": withheld}
 
 

@@ -40,11 +40,10 @@ from extract.specs.make import (
 )
 from extract.specs.outline import read_outline
 from lemur.export.attack_guest import RANDOM, TOLERANCE, Attacked, Problem
-from lemur.export.records import KernelProblem
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.tables import read_rows
-from manifests.records import Block, Case
+from manifests.records import Block, Case, KernelProblem
 
 _TENSOR = re.compile(r"(\w+) (\d+(?:x\d+)*|scalar)")
 _CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint"})

@@ -16,8 +16,8 @@ from extract.model.results import wilson
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
 from lemur_core.files.markdown import code_span, count, plain, plural, table
-from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card
-from manifests.folders.kinds import Check, Folder, Kind, Named, check_faults
+from manifests.folders.cards import CODE_RISK, Card, Disclosure
+from manifests.folders.kinds import SYNTHESIS, Check, Folder, check_faults
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import write_table, write_tables
 from manifests.provenance.licenses import NOASSERTION
@@ -42,17 +42,14 @@ def write_contents(
     attempts: Sequence[SynthesisAttempt],
     networks: Sequence[Synthesized],
     parameters: Mapping[str, object],
-) -> dict[str, int]:
-    """Write the tables, the files of the networks and the report. Returns: the rows of each table, by its path."""
+) -> None:
+    """Write the tables, the files of the networks and the report."""
     (folder / NETS).mkdir(parents=True)
     for network in networks:
         write_text(folder / NETS / f"{network.nn}.py", network.nn_code)
     write_table(folder / ATTEMPTS, arrow_schema(SynthesisAttempt), (attempt.model_dump() for attempt in attempts))
-    written = write_tables(
-        folder / RECORDS, "train", Synthesized, (network.model_dump() for network in networks), len(networks)
-    )
+    write_tables(folder / RECORDS, "train", Synthesized, (network.model_dump() for network in networks), len(networks))
     write_text(folder / "report.md", _report(attempts, parameters))
-    return {ATTEMPTS: len(attempts)} | {f"{RECORDS}/{name}": number for name, number in written.items()}
 
 
 def make_row(attempt: SynthesisAttempt, block_code: str, graph: str, widths: str, license_: str) -> Synthesized:
@@ -96,6 +93,14 @@ def count_attempts(attempts: Sequence[SynthesisAttempt]) -> Json:
     }
 
 
+_DISCLOSURE = Disclosure(
+    uses=("Measuring language models that write networks, and training them on attempts with their outcome.",),
+    limits=("A network was proved as docs/synthesis.md says, no further.", CODE_RISK),
+    biases=("Networks resemble what the models were trained on, and blocks are those of the library.",),
+    collection="A language model wrote the networks on request; a program ran and compared each in a sandbox.",
+)
+
+
 def _card(_: Path, manifest: Manifest) -> Card:
     ((model, counts),), license_ = manifest.counts.items(), manifest.details["license"]
     return Card(
@@ -106,6 +111,7 @@ def _card(_: Path, manifest: Manifest) -> Card:
         text=f"{count(counts['accepted'])} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
         f" accepted.\n\nLicense of the networks, as stated by the user: {license_}. `attempts.parquet` holds every"
         " prompt and answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
+        disclosure=_DISCLOSURE,
         sources=[(f"{parent.kind} {parent.name}", f"hash://sha256/{parent.sha256}") for parent in manifest.parents],
     )
 
@@ -188,33 +194,5 @@ def _check_outcomes(folder: Folder) -> list[Check]:
     ]
 
 
-KIND = Kind(
-    "synthesis",
-    "lemur synthesize",
-    {
-        "networks": (Synthesized, {"train": f"{RECORDS}/train-*.parquet"}),
-        "attempts": (SynthesisAttempt, {"full": ATTEMPTS}),
-    },
-    default="networks",
-    tags=("pytorch", "code", "synthetic"),
-    disclosure=replace(
-        SNAPSHOT_DISCLOSURE,
-        uses=("Measuring language models that write networks, and training them on attempts with their outcome.",),
-        limits=("A network was proved as docs/synthesis.md says, no further.", *SNAPSHOT_DISCLOSURE.limits[-1:]),
-        biases=("Networks resemble what the models were trained on, and blocks are those of the library.",),
-        collection="A language model wrote the networks on request; a program ran and compared each in a sandbox.",
-    ),
-    named={
-        "networks": Named(
-            "network",
-            ("nn", "id"),
-            ("id", "model", "attempt", "round", "block", "license"),
-            own="id",
-            codes="block_code",
-        )
-    },
-    card=_card,
-    derive=_derive,
-    laws=(_check_outcomes,),
-)
+KIND = replace(SYNTHESIS, card=_card, derive=_derive, laws=(_check_outcomes,))
 KINDS = (KIND,)

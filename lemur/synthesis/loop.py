@@ -40,8 +40,7 @@ from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Stopwatch, describe_parent
 from manifests.provenance import SPECS
 from manifests.provenance.licenses import NOASSERTION, is_permissive, parse_expression
-from manifests.records import Block, Spec, SynthesisAttempt
-from manifests.records.blocks import SpecArgument
+from manifests.records import Block, Spec, SpecArgument, SynthesisAttempt
 from train.model.contract import lemur_name
 
 #: What every attempt is told first.
@@ -99,10 +98,10 @@ def run_synthesis(
     records = [record for record, _ in tried]
     counts = count_attempts(records)
     with atomic_folder(out, force=force) as folder:
-        rows = write_contents(folder, records, networks, parameters)
+        write_contents(folder, records, networks, parameters)
         parents = list({parent.sha256: parent for parent in map(describe_parent, references)}.values())
         about: Json = {"counts": {model: counts}, "details": {"license": license_}}
-        KIND.finish(folder, rows, watch, parameters=parameters, parents=parents, **about)
+        KIND.finish(folder, watch, parameters=parameters, parents=parents, **about)
     return counts
 
 

@@ -269,9 +269,9 @@ def check_free(out: Path, *, force: bool) -> None:
 
 
 #: Of a finished folder (`manifests.folders.manifest`): the keys of its manifest, and its files that are not outputs:
-#: the manifest, and the page with the list of its files.
+#: the manifest, and the page, to which older releases added a list of its files.
 _KEYS = frozenset({"kind", "versions", "parameters", "inputs", "counts", "details", "outputs", "measured"})
-_MANIFEST, _PAGE, _PAGE_FILES = "manifest.json", "index.html", "page/files.json"
+_MANIFEST, PAGE = "manifest.json", re.compile(r"index\.html|page/(?:[0-9]{3,}\.js|files\.json)")
 
 
 def check_ours(folder: Path) -> None:
@@ -296,9 +296,8 @@ def check_ours(folder: Path) -> None:
     if not manifest.keys() >= _KEYS or not isinstance(manifest["outputs"], list):
         kind = "a manifest.json of another program" if _MANIFEST in inside else "no manifest.json"
         raise UserError(f"{folder}: has {kind}, so lemur did not write it; choose another --out")
-    page = {name for name in _read_json(folder / _PAGE_FILES) if name == _PAGE or name.startswith("page/")}
     listed = {str(item["path"]) for item in manifest["outputs"] if isinstance(item, dict) and "path" in item}
-    others = sorted(inside - listed - page - {_MANIFEST} - ({_PAGE_FILES} if page else set()))
+    others = sorted(name for name in inside - listed - {_MANIFEST} if not PAGE.fullmatch(name))
     if others:
         more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
         raise UserError(

@@ -9,13 +9,13 @@ Source: https://huggingface.co/docs/hub/datasets-manual-configuration, https://h
 https://docs.mlcommons.org/croissant/
 """
 
-import inspect
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,16 +46,31 @@ _HUB_LICENSES = frozenset(
 PAPER = "2512.04329"
 
 
+#: A limit of every collection of code.
+CODE_RISK = (
+    "The code is other people's and was not reviewed: run it in a sandbox. A model trained on it may repeat it with its"
+    " faults, and under its license."
+)
+_SENSITIVE = (
+    "No personal data was collected. Code and its comments may name their authors. `lemur publish` refuses secrets and"
+    " paths of the publisher's machine."
+)
+_IMPACT = (
+    "Fewer repeated texts make training and evaluation cheaper, and splits without near-duplicates make results easier"
+    " to trust. As any collection of code, it can also serve to train models that write code for harmful ends."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Disclosure:
     """Facts that users of a data set must know; the card states them, and `croissant.json` as its RAI fields."""
 
-    uses: Sequence[str] = ()
-    limits: Sequence[str] = ()
-    biases: Sequence[str] = ()
-    impact: str = ""
-    sensitive: str = ""
-    collection: str = ""
+    uses: Sequence[str]
+    limits: Sequence[str]
+    biases: Sequence[str]
+    collection: str
+    impact: str = _IMPACT
+    sensitive: str = _SENSITIVE
     synthetic: bool = False
 
     def lines(self) -> Iterator[str]:
@@ -78,19 +93,6 @@ class Disclosure:
         }
 
 
-_CODE_RISK = (
-    "The code is other people's and was not reviewed: run it in a sandbox. A model trained on it may repeat it with its"
-    " faults, and under its license."
-)
-_SENSITIVE = (
-    "No personal data was collected. Code and its comments may name their authors. `lemur publish` refuses secrets and"
-    " paths of the publisher's machine."
-)
-_IMPACT = (
-    "Fewer repeated texts make training and evaluation cheaper, and splits without near-duplicates make results easier"
-    " to trust. As any collection of code, it can also serve to train models that write code for harmful ends."
-)
-
 SNAPSHOT_DISCLOSURE = Disclosure(
     uses=(
         "Training language models on PyTorch code, and evaluating them on held-out groups of networks.",
@@ -101,15 +103,13 @@ SNAPSHOT_DISCLOSURE = Disclosure(
     limits=(
         "Accuracies are those of the source, from its runs; they were not measured again.",
         "Splits keep near-duplicates by text and by computation together; other resemblances are not measured.",
-        _CODE_RISK,
+        CODE_RISK,
     ),
     biases=(
         "Tasks, data sets and families are those of the source, which few people or models may have written; report.md"
         " counts them.",
         "Among near-duplicates those with better results are preferred: results need not be typical of the source.",
     ),
-    impact=_IMPACT,
-    sensitive=_SENSITIVE,
     collection="A program read the rows of the source, and kept one of those that are near each other by text"
     " or structure. Nothing was annotated by hand.",
 )
@@ -122,14 +122,12 @@ EXTRACTION_DISCLOSURE = Disclosure(
     limits=(
         "What ran, ran on the CPU, with arguments that were recorded or found by rules and search: others may fail.",
         "Facts hold for the stated arguments and sizes, in the versions that manifest.json states.",
-        _CODE_RISK,
+        CODE_RISK,
     ),
     biases=(
         "The sources are those that somebody chose. Blocks that need a compiler, a GPU or data do not run, and are"
         " missing wherever blocks must run.",
     ),
-    impact=_IMPACT,
-    sensitive=_SENSITIVE,
     collection="A program read the Python files of the sources, wrote each class of a module as a closed file where it"
     " could be closed, and ran it where that was asked for. Nothing was annotated by hand.",
 )
@@ -144,18 +142,18 @@ class Card:
         description: one or two sentences, also for catalogs.
         licenses: SPDX expressions of the contents.
         text: more Markdown, below how the tables are opened.
+        disclosure: what users must know.
         sources: name and address of each source, such as `pkg:pypi/timm@1.0.30`.
         lemur: the release of LEMUR that the data are of; empty for any other data, which are not those of its paper.
-        disclosure: what this run did; that of the kind by default.
     """
 
     name: str
     description: str
     licenses: Sequence[str]
     text: str
+    disclosure: Disclosure
     sources: Sequence[tuple[str, str]] = ()
     lemur: str = ""
-    disclosure: Disclosure = Disclosure()
 
 
 def _unwrap_single(values: Sequence[object]) -> object:
@@ -179,7 +177,6 @@ def card_text(
     card: Card,
     tables: Sequence[Table],
     *,
-    default: str,
     size: int,
     tags: Sequence[str],
     source_datasets: Sequence[str],
@@ -189,8 +186,8 @@ def card_text(
     """Return the text of a dataset card.
 
     Args:
-        tables: the configurations, from `select_tables`.
-        default: the configuration that `datasets` opens without a name; `size`: the number of its rows.
+        tables: from `select_tables`; `datasets` opens the first one without a name.
+        size: the number of rows of that one.
         tags: tags on the Hub.
         source_datasets: `original` or `extended`, as the Hub names where data come from.
         tool: the release of lemur-curator that wrote the data.
@@ -207,8 +204,8 @@ def card_text(
         "size_categories": [next((label for limit, label in _SIZES if size < limit), "1M<n<10M")],
         "configs": [
             {
-                "config_name": item.config,
-                **({"default": True} if item.config == default else {}),
+                "config_name": item.name,
+                **({"default": True} if item is tables[0] else {}),
                 "data_files": [{"split": split, "path": pattern} for split, pattern in item.files.items()],
             }
             for item in tables
@@ -218,8 +215,7 @@ def card_text(
     lines += [f"# {plain(card.name)}", "", plain(card.description)]
     lines += ["", "```python", "from datasets import load_dataset", ""]
     for item in tables:
-        about = (inspect.getdoc(item.record) or "").partition("\n")[0]
-        lines.append(f'{item.config} = load_dataset("{address}", "{item.config}")  # {about}')
+        lines.append(f'{item.name} = load_dataset("{address}", "{item.name}")  # {item.about}')
     lines += ["```", "", "`manifest.json` says how to make this folder again, `lemur verify` checks its promises."]
     lines += ["", card.text.strip(), *card.disclosure.lines(), "", "## Columns", ""]
     for item in tables:
@@ -227,7 +223,7 @@ def card_text(
             [code_span(column.name), _type_name(column.type), item.record.model_fields[column.name].description or ""]
             for column in arrow_schema(item.record)
         ]
-        lines += [f"`{item.config}`:", "", *table(["column", "type", "meaning"], rows, 3)]
+        lines += [f"`{item.name}`:", "", *table(["column", "type", "meaning"], rows, 3)]
     lines += ["", "## Citation", "", "```bibtex", _cite(card.name, tool), "```"] if card.lemur else []
     return "\n".join(lines) + "\n"
 
@@ -259,30 +255,8 @@ def _state_licenses(licenses: Sequence[str]) -> Json:
 _VERSION, _RAI = "http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"
 _SPLITS = "splits"
 
-_OWN_TERMS = (
-    *("arrayShape", "citeAs", "column", "containedIn", "equivalentProperty", "extract", "field", "fileObject"),
-    *("fileProperty", "fileSet", "format", "includes", "isArray", "isLiveDataset", "jsonPath", "key", "md5"),
-    *("parentField", "path", "recordSet", "references", "regex", "repeated", "replace", "samplingRate", "separator"),
-    *("source", "subField", "transform"),
-)
-#: What the names in the file mean: the terms of version 1.0 and, at the end, of 1.1.
-_CONTEXT: Json = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    **{term: f"cr:{term}" for term in _OWN_TERMS},
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "prov": "http://www.w3.org/ns/prov#",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "sc": "https://schema.org/",
-    "description": {"@container": "@language"},
-    "name": {"@container": "@language"},
-}
-
+#: What the names in the file mean: the terms of version 1.0, and `data`, `examples` and `prov` of 1.1.
+_CONTEXT = "croissant_context.json"
 _DATA_TYPES = {pa.string(): "sc:Text", pa.int64(): "cr:Int64", pa.float64(): "cr:Float64", pa.bool_(): "sc:Boolean"}
 
 
@@ -313,7 +287,7 @@ def croissant_text(
     used = dict.fromkeys(split for item in tables if _is_set(item) for split in item.files)
     about = {"name": make_visible(card.name), "description": make_visible(card.description)}
     node = _describe(
-        {"@context": dict(sorted(_CONTEXT.items())), "@type": "sc:Dataset"},
+        {"@context": json.loads(files(__package__).joinpath(_CONTEXT).read_bytes()), "@type": "sc:Dataset"},
         {**about, "conformsTo": [_VERSION, _RAI]},
         dict(sorted(stated.items())),  # in the order of the alphabet, as the library writes them
         distribution=[file for item in tables for file in _files(folder, item)],
@@ -358,7 +332,7 @@ def _files(folder: Path, table: Table) -> Iterator[Json]:
 
 
 def _source_name(table: Table) -> str:
-    return f"{table.config}-files" if _is_set(table) else next(iter(table.files.values()))
+    return f"{table.name}-files" if _is_set(table) else next(iter(table.files.values()))
 
 
 def _splits(used: Sequence[str]) -> Iterator[Json]:
@@ -377,9 +351,8 @@ def _record_set(table: Table) -> Json:
         if not (fields and column.name == "split"):
             source = partial(_source, origin, column.name)
             about = table.record.model_fields[column.name].description
-            fields.append(_field(source, f"{table.config}/{column.name}", column, about))
-    summary = (inspect.getdoc(table.record) or "").partition("\n")[0]
-    return _describe(_node("RecordSet", table.config), description=summary, field=fields)
+            fields.append(_field(source, f"{table.name}/{column.name}", column, about))
+    return _describe(_node("RecordSet", table.name), description=table.about, field=fields)
 
 
 def _split_field(table: Table, origin: Json) -> Json:
@@ -392,7 +365,7 @@ def _split_field(table: Table, origin: Json) -> Json:
     assert all(pattern == f"{start}{split}-*.parquet" for split, pattern in table.files.items()), table.files
     regex = f"(?:{start})?({'|'.join(table.files)})(?:-.+\\.parquet)?$"
     return {
-        **_node("Field", f"{table.config}/split", "split"),
+        **_node("Field", f"{table.name}/split", "split"),
         "description": "as the file is named",
         "dataType": "sc:Text",
         "references": {"field": {"@id": f"{_SPLITS}/name"}},

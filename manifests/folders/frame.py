@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lemur_core.files import Json, markdown
-from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
-from lemur_core.files.markdown import count, make_visible, percent, plain, plural
+from lemur_core.files.atomic import PAGE, scratch_folder, write_text
+from lemur_core.files.markdown import count, make_visible, percent, plain
 from lemur_core.sandbox.server.received import inflate
-from manifests.folders.manifest import DATA, INDEX, PAGE_FILES, SHARDS, Manifest
+from manifests.folders.manifest import DATA, INDEX, SHARDS, Manifest
 from manifests.folders.tables import read_text
 
 _SHARD_CHARACTERS = 2_500_000  # before compression: quick to load, and similar texts share one
@@ -82,8 +82,6 @@ def write_entries(folder: Path, entries: Iterable[Sequence[Json]]) -> list[int]:
     return starts
 
 
-#: Maximum bytes of the index.
-INDEX_BYTES = 5_000_000
 #: Maximum number of entries, and of further names of them, in the list.
 ENTRIES, FURTHER_NAMES = 20_000, 40_000
 _NAME = 240  # characters
@@ -197,19 +195,6 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], intro
     return {"view": "table", "title": title, "head": head, "rows": rows, "intro": intro}
 
 
-def bars(
-    title: str, rows: Sequence[tuple[str, float, float, str]], intro: str = "", key: tuple[str, str] | tuple[()] = ()
-) -> View:
-    """Return a bar chart, one bar per row.
-
-    Args: title, rows, intro, key: the heading, also the anchor of the view; label, part of the whole, whole, and the
-        text at the right, where the longest of all wholes fills the width; a sentence above; the names of the part and
-        of the rest.
-    Returns: a view of kind `bars`.
-    """
-    return {"view": "bars", "title": title, "rows": rows, "intro": intro, "key": key}
-
-
 def code(title: str, text: str, path: str | None = None) -> View:
     """Return code with line numbers, and the path of its file.
 
@@ -292,16 +277,17 @@ def manifest_views(manifest: Manifest) -> list[View]:
     Returns: its counts, and a table of its files with size and rows.
     """
     rows: list[Sequence[Cell]] = [[link(item.path, item.path), item.bytes, item.rows] for item in manifest.outputs]
-    return [facts("Counts", [(name, _format_count(value)) for name, value in manifest.counts.items()]),
+    return [facts("Counts", [(name, value_text(value)) for name, value in manifest.counts.items()]),
             table("Files", ["file", "bytes", "rows"], rows)]  # fmt: skip
 
 
-def _format_count(value: object) -> str:
+def value_text(value: object) -> str:
+    """Return any value of JSON as text; whole numbers with separators."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_format_count(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {value_text(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return plural(len(value), "item")
-    return str(value)
+        return ", ".join(map(value_text, value))
+    return count(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 # -- writing ------------------------------------------------------------------------------------------------------
@@ -323,15 +309,15 @@ def write_page(
         older.unlink()
     library = page.library
     listed = [] if library is None else list(library.entries[:ENTRIES])
-    # Shorten the list, not the entries: `elsewhere` says where all of them are.
-    while len(_index(page, listed, [], base)) > INDEX_BYTES and listed:
-        listed = listed[: len(listed) // 2]
     starts = write_entries(target / SHARDS, itertools.islice(() if library is None else library.views, len(listed)))
     write_text(target / INDEX, _index(page, listed, starts, base))
-    files = [target / INDEX, *sorted((target / SHARDS).glob("*.js"))]
-    digests = {path.relative_to(target).as_posix(): sha256_file(path) for path in files}
-    write_text(target / PAGE_FILES, json.dumps(digests, indent=1) + "\n")
     return target / INDEX
+
+
+def list_page_files(folder: Path) -> list[str]:
+    """Return the files of the page of a folder, relative to it; none without a page."""
+    paths = (path for path in (folder / INDEX, *(folder / SHARDS).glob("*.js")) if path.is_file())
+    return sorted(name for path in paths if PAGE.fullmatch(name := path.relative_to(folder).as_posix()))
 
 
 def _index(page: Page, listed: Sequence[Entry], starts: Sequence[int], base: str | None) -> str:
@@ -362,11 +348,11 @@ _SCRIPTS = ("elements.js", "views.js", "code.js", "charts.js", "library.js", "st
 def _fill(title: str, data: str) -> str:
     """Return the text of an index around its title and its data."""
     parts = files(__package__).joinpath("page")
-    css, *scripts = (parts.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", *_SCRIPTS))
+    form, css, *scripts = (parts.joinpath(name).read_text(encoding="utf-8") for name in (INDEX, "page.css", *_SCRIPTS))
     script = '"use strict";\n(() => {\n' + "\n".join(scripts) + "})();"
     # The policy of the page allows this one script, by its digest.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _HTML.format(title=title, css=css, script=script, digest=digest, data=data)
+    return form.format(title=title, css=css, script=script, digest=digest, data=data)
 
 
 _PACKED = "[A-Za-z0-9+/=]*"
@@ -382,14 +368,11 @@ def foreign_page_files(folder: Path) -> Iterator[str]:
     index, _, end = _fill("\0", "\1").partition("\1")
     start, _, middle = index.partition("\0")
     around = [re.escape(part) for part in (start, middle, end)]
-    allowed = {INDEX: f"{around[0]}[^<>]*{around[1]}{_PACKED}{around[2]}", PAGE_FILES: r"[^<>]*"}
-    for path in sorted([folder / INDEX, *(folder / SHARDS).rglob("*")]):
-        name = path.relative_to(folder).as_posix()
-        if not path.is_file():
-            continue
-        shard = rf'lemur\({path.stem.lstrip("0") or "0"},"{_PACKED}"\);\n'
-        form = allowed.get(name) or (shard if _SHARD.fullmatch(name) else None)
-        if form is None or not re.fullmatch(form, read_text(path)):
+    for name in list_page_files(folder):
+        form = rf'lemur\({Path(name).stem.lstrip("0") or "0"},"{_PACKED}"\);\n'
+        if name == INDEX:
+            form = f"{around[0]}[^<>]*{around[1]}{_PACKED}{around[2]}"
+        if not re.fullmatch(form, read_text(folder / name)):
             yield f"{name} is not as this release writes it; remove {INDEX} and {SHARDS}: `lemur open` makes a page"
 
 
@@ -399,35 +382,33 @@ def has_page(folder: Path, page: Page) -> bool:
     Args: folder, page: a folder, and the content that its page should have.
     Returns: False if a file of it is missing, foreign, or holds other data; however these are compressed.
     """
-    if not (folder / INDEX).is_file() or any(foreign_page_files(folder)):
-        return False
     with scratch_folder("page") as target:
         write_page(folder, page, target, links="here")
-        every = [INDEX, *(path.relative_to(target).as_posix() for path in (target / SHARDS).glob("*.js"))]
+        names = list_page_files(target)
         try:
-            return all(_unpack(target / name) == _unpack(folder / name) for name in every)
+            return list_page_files(folder) == names and all(
+                _unpack(target / name) == _unpack(folder / name) for name in names
+            )
         except ValueError:  # what is packed there cannot be what we pack
             return False
 
 
 def _unpack(path: Path) -> list[str]:
     """Return the text of a file of a page, its data in plain. Raises: ValueError as `inflate`."""
-    parts = _DATA.split(read_text(path)) if path.is_file() else []
+    parts = _DATA.split(read_text(path))
     parts[1::2] = [inflate(base64.b64decode(data), _MOST).decode("utf-8", "replace") for data in parts[1::2]]
     return parts
 
 
 #: The data in a file of a page.
 _DATA = re.compile(rf'(?:(?<=application/json">")|(?<=^lemur\()\d+,")({_PACKED})(?="</script>|"\);\n$)')
-#: A file of entries; bytes of its data at most, of which a page has far fewer.
-_SHARD, _MOST = re.compile(r"page/\d{3,}\.js"), 1 << 29
+#: Bytes of the data of a file at most, of which a page has far fewer.
+_MOST = 1 << 29
 
 
 def _facet(label: str, values: Sequence[str]) -> list[Any]:
     """Return a facet: its values, most frequent first, and the value index of each entry."""
-    counts: dict[str, int] = {}
-    for value in values:
-        counts[value] = counts.get(value, 0) + 1
+    counts = Counter(values)
     order = {value: place for place, value in enumerate(sorted(counts, key=lambda one: (-counts[one], one)))}
     return [label, list(order), [order[value] for value in values]]
 
@@ -458,28 +439,6 @@ def _choose_best(results: Sequence[tuple[int | None, float]], limit: int | None)
     return min(within, key=lambda item: (-item[1], item[0] or 0), default=(None, None))
 
 
-_HTML = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="referrer" content="no-referrer">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'sha256-{digest}' 'self' file:; base-uri 'none'; form-action 'none'">
-<title>{title}</title>
-<style>
-{css}</style>
-</head>
-<body>
-<noscript>This page needs JavaScript; report.md next to it says the same in words.</noscript>
-<script id="data" type="application/json">"{data}"</script>
-<script>{script}</script>
-</body>
-</html>
-"""
-
-
 # -- report.md: the views at the top of the page, as Markdown ------------------------------------------------------
 
 #: Rows of a table; the rest is folded into one.
@@ -490,7 +449,7 @@ _REPORT_CELL = 200  # characters
 def write_report(folder: Path, page: Page, notes: Sequence[str], end: str) -> None:
     """Write `report.md`; the same contents give the same bytes.
 
-    Args: page: its title, lead and views, of facts, tables and bars. notes: what could not be done. end: Markdown.
+    Args: page: its title, lead and views, of facts and tables. notes: what could not be done. end: Markdown.
     """
     lines = [f"# {plain(page.title)}", "", f"**{plain(page.lead)}**", ""]
     if notes:
@@ -504,8 +463,6 @@ def write_report(folder: Path, page: Page, notes: Sequence[str], end: str) -> No
 def _render_view(view: View) -> list[str]:
     if view["view"] == "facts":
         return [*(f"- {plain(label)}: {_report_cell(value)}" for label, value in view["rows"]), ""]
-    if view["view"] == "bars":
-        return markdown.table(["", ""], [[_report_cell(label), text] for label, _, _, text in view["rows"]])
     rows = view["rows"]
     texts = [any(isinstance(row[at], str) for row in rows) for at in range(len(view["head"]))]
     left = texts.index(False) if False in texts else len(texts)

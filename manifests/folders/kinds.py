@@ -1,67 +1,64 @@
 """The kinds of finished folders: a folder is its tables; all that people see of it is a loop over its kind.
 
-Snapshots and extractions are here because every package reads them. What only the package that writes a folder can do
-with it is added there: each lists its kinds as `KINDS`, and `lemur` combines them.
+Which tables and files each kind has is declared here, once. What only the package that writes a folder can do with it
+is added there: each lists its kinds as `KINDS`, and `lemur` combines them.
 """
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path, PurePosixPath
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
+from lemur_core.files.atomic import PAGE, scratch_folder, sha256_file, write_text
 from lemur_core.files.errors import DamagedError, UserError, missing_name
-from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import article, make_visible, plural
 from lemur_core.files.progress import show_item
-from manifests import records
-from manifests.folders.cards import (
-    CARD,
-    EXTRACTION_DISCLOSURE,
-    HERE,
-    SNAPSHOT_DISCLOSURE,
-    Card,
-    Disclosure,
-    card_text,
-    croissant_text,
+from manifests import provenance, records
+from manifests.folders.cards import CARD, HERE, Card, card_text, croissant_text
+from manifests.folders.frame import (
+    Page,
+    foreign_page_files,
+    has_page,
+    list_page_files,
+    value_text,
+    write_page,
+    write_report,
 )
-from manifests.folders.frame import Page, foreign_page_files, has_page, write_page, write_report
 from manifests.folders.manifest import (
+    DATA,
     FILE_NAME,
     INDEX,
-    PAGE_FILES,
     SHARDS,
     Manifest,
+    Output,
     Stopwatch,
-    check_stated,
-    find_stated_fault,
-    foreign_files,
-    is_of_page,
+    count_rows,
     list_outputs,
     package_versions,
     read_manifest,
-    read_unchecked_manifest,
     write_manifest,
 )
 from manifests.folders.tables import (
+    CHAT,
+    CHAT_DROPS,
     CHECK_ERRORS,
     CROISSANT,
     READ_ERRORS,
-    Configs,
+    Named,
     R,
+    Table,
     describe,
-    read_json,
     read_rows,
     reading,
     select_tables,
 )
-from manifests.provenance import TABLE, Inlined
 
 _LABEL, _FACT = 11, 13  # columns
 _SHOWN = 60  # characters of a value
@@ -92,7 +89,7 @@ class FolderLink:
 
     def lines(self) -> list[str]:
         """Return the printed lines: kind and name, then one fact per line."""
-        stated = [(key, _text(value)) for key, value in self.facts.items() if value not in (None, "", [], {})]
+        stated = [(key, value_text(value)) for key, value in self.facts.items() if value not in (None, "", [], {})]
         facts = [f"  {key.replace('_', ' '):<{_FACT}} {text}" for key, text in stated]
         return [make_visible(f"{'  ' * self.depth}{line}") for line in (f"{self.what:<{_LABEL}}{self.name}", *facts)]
 
@@ -142,33 +139,6 @@ class ListedItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """The rows of a table that people look up by name.
-
-    Attributes:
-        what: a row, in one word.
-        names: the fields that name it, the best first.
-        fields: what is shown of it.
-        own: the field with the SHA-256 of its code.
-        codes: the field with the SHA-256 of the code that it comes from, or of several, which parents may hold.
-    """
-
-    what: str
-    names: tuple[str, ...]
-    fields: tuple[str, ...]
-    own: str = "code_sha256"
-    codes: str = "code_sha256"
-
-    def item(self, row: records.Record) -> ListedItem:
-        """Return a row as an item."""
-        names = tuple(getattr(row, name) for name in self.names)
-        facts = {name: getattr(row, name) for name in self.fields}
-        about = getattr(row, self.codes)
-        found = FoundItem((FolderLink(self.what, names[0], facts),), (about,) if isinstance(about, str) else about)
-        return ListedItem(names, facts, (getattr(row, self.own),), lambda: found)
-
-
-@dataclass(frozen=True, slots=True)
 class Folder:
     """A finished folder that is being verified. `jobs`: worker processes; None for all cores."""
 
@@ -184,21 +154,18 @@ Derive = Callable[[Folder, Path], Json]
 Law = Callable[[Folder], Check | list[Check]]
 
 
-#: All checks of a folder; called with it, and with `jobs` by name.
-Verifier = Callable[..., list[Check]]
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of finished folder; `LAYOUTS` lists its files.
+    """One kind of finished folder.
 
     Attributes:
         name: the kind, as manifests state it.
         command: the command that writes such a folder, for messages.
-        tables: its Parquet tables by name; a table that a folder may lack is listed, too.
-        default: the table that `datasets.load_dataset` opens without a name, unless it has no rows.
+        tables: its Parquet tables, also those that a folder may lack; `datasets.load_dataset` opens the first one that
+            has rows.
+        further_files: patterns of its other files, besides report, card, manifest and page.
         tags: the tags of its dataset card.
-        named: its tables whose rows are listed and found by name.
+        source_datasets: `original` or `extended`, as the Hub names where data come from.
         derive: see `Derive`; None where nothing is derived.
         laws: what holds besides.
         items: its items, in the order of its tables; of a kind without one, the named rows.
@@ -206,18 +173,16 @@ class Kind:
         find_code: finds the item whose code has this SHA-256.
         overview: title, lead and views of `report.md` and of the top of its page; None for one without a report.
         ending: Markdown at the end of the report.
-        card: the content of its dataset card; None for one without tables.
+        card: the content of its dataset card; None for one without a card.
         page: the content of its page; None for counts and files only.
     """
 
     name: str
     command: str
-    tables: Configs = field(default_factory=dict)
-    default: str = ""
+    tables: tuple[Table, ...] = ()
+    further_files: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
-    disclosure: Disclosure = Disclosure()  # noqa: RUF009 (frozen)
     source_datasets: tuple[str, ...] = ("original",)
-    named: Mapping[str, Named] = field(default_factory=dict)
     derive: Derive | None = None
     laws: tuple[Law, ...] = ()
     items: Callable[[Path], Iterator[ListedItem]] | None = None
@@ -233,11 +198,11 @@ class Kind:
 
         Raises: UserError if it has no valid manifest, or is of another kind.
         """
-        manifest = read_unchecked_manifest(folder)
+        manifest = read_manifest(folder)
         if manifest.kind != self.name:
             kinds = f"{article(manifest.kind)}, not {article(self.name)}"
             raise UserError(f"{folder}: holds {kinds}; give the folder that `{self.command}` wrote")
-        return check_stated(folder, manifest)
+        return manifest
 
     def reading(self, folder: Path) -> AbstractContextManager[None]:
         """Return a context manager that reports what is damaged in a folder of this kind. Raises: UserError."""
@@ -245,24 +210,25 @@ class Kind:
 
     def files(self, folder: Path, table: str) -> list[Path]:
         """Return the files of a table, sorted by name; none if the folder does not have it."""
-        _, patterns = self.tables[table]
-        return sorted(path for pattern in patterns.values() for path in folder.glob(pattern))
+        return sorted(next(item for item in self.tables if item.name == table).paths(folder))
 
     def rows(
         self, folder: Path, record: type[R], columns: Sequence[str] = (), *, ids: Collection[str] | None = None
     ) -> Iterator[R]:
         """Yield the rows of the table of a record type; see `read_rows`."""
-        table = next(name for name, (kind, _) in self.tables.items() if kind is record)
-        return read_rows(self.files(folder, table), record, columns, ids=ids)
+        table = next(item for item in self.tables if item.record is record)
+        return read_rows(sorted(table.paths(folder)), record, columns, ids=ids)
 
     def list_items(self, folder: Path) -> Iterator[ListedItem]:
         """Yield its items, also those that are not listed."""
         if self.items is not None:
             yield from self.items(folder)
             return
-        for table, named in self.named.items():
-            columns = tuple(dict.fromkeys((*named.names, *named.fields, named.codes, named.own)))
-            yield from map(named.item, read_rows(self.files(folder, table), self.tables[table][0], columns))
+        for table in self.tables:
+            if (named := table.named) is not None:
+                columns = tuple(dict.fromkeys((*named.names, *named.fields, named.origin or named.own, named.own)))
+                for row in read_rows(sorted(table.paths(folder)), table.record, columns):
+                    yield _make_item(named, row)
 
     def find_item(self, folder: Path, wanted: str) -> FoundItem:
         """Find an item by name. Raises: UserError, with near names, if there is none."""
@@ -280,16 +246,6 @@ class Kind:
             return self.find_code(folder, sha256)
         return _join(item for item in self.list_items(folder) if sha256 in item.codes)
 
-    def check_tables(self, folder: Path, names: Sequence[str]) -> list[Check]:
-        """Check the columns and rows of some tables against their record types."""
-        checks = []
-        for name in names:
-            record, patterns = self.tables[name]
-            path = PurePosixPath(next(iter(patterns.values())))
-            # The files of all splits are in one folder: a stray file among them is read, and checked, too.
-            checks.append(check_table(folder, str(path.with_name("*.parquet") if "*" in path.name else path), record))
-        return checks
-
     def write_face(self, folder: Path, manifest: Manifest, target: Path) -> None:
         """Write what follows from the tables and the manifest alone: report, dataset card, description for catalogs."""
         if self.overview is not None:
@@ -297,34 +253,25 @@ class Kind:
             write_report(target, self.overview(folder, manifest), notes, self.ending)
         if self.card is None:
             return
-        files = [path for table in self.tables for path in self.files(folder, table)]
-        rows = {path.relative_to(folder).as_posix(): pq.read_metadata(path).num_rows for path in files}
+        paths = [path for table in self.tables for path in table.paths(folder)]
+        rows = {path.relative_to(folder).as_posix(): count_rows(path) for path in paths}
         tables, card = select_tables(self.tables, rows), self.card(folder, manifest)
-        names = [item.config for item in tables]
-        default = self.default if self.default in names or not names else names[0]
-        disclosure = self.disclosure if card.disclosure == Disclosure() else card.disclosure
-        if "chat" in names:  # its texts are built by templates
-            disclosure = replace(disclosure, synthetic=True)
-        card = replace(card, disclosure=disclosure)
-        tool = manifest.versions["lemur-curator"]
-        tags = ("neural-architecture", *self.tags, *(("lemur",) if card.lemur else ()))
+        if any(table.name == "chat" for table in tables):  # its texts are built by templates
+            card = replace(card, disclosure=replace(card.disclosure, synthetic=True))
+        about: Json = {
+            "tool": manifest.versions["lemur-curator"],
+            "tags": ("neural-architecture", *self.tags, *(("lemur",) if card.lemur else ())),
+        }
+        size = sum(rows[path.relative_to(folder).as_posix()] for table in tables[:1] for path in table.paths(folder))
         text = card_text(
-            card,
-            tables,
-            default=default,
-            size=sum(pq.read_metadata(path).num_rows for path in self.files(folder, default)),
-            tags=tags,
-            source_datasets=self.source_datasets,
-            tool=tool,
-            address=get_address(manifest),
+            card, tables, size=size, source_datasets=self.source_datasets, address=get_address(manifest), **about
         )
         write_text(target / CARD, text)
-        write_text(target / CROISSANT, croissant_text(folder, card, tables, command=self.command, tags=tags, tool=tool))
+        write_text(target / CROISSANT, croissant_text(folder, card, tables, command=self.command, **about))
 
     def finish(
         self,
         folder: Path,
-        rows: Mapping[str, int],
         watch: Stopwatch,
         *,
         versions: Mapping[str, str] = {},
@@ -336,7 +283,6 @@ class Kind:
         An existing manifest that differs only in measured values is kept.
 
         Args:
-            rows: the number of rows of each table by path.
             versions: of further packages.
             page: write its page, too.
             stated: the other fields of the manifest.
@@ -346,7 +292,7 @@ class Kind:
         every = package_versions() | dict(versions)
         manifest = Manifest(kind=self.name, versions=every, **empty | stated, measured=watch.measure())
         self.write_face(folder, manifest, folder)
-        manifest = manifest.model_copy(update={"outputs": list_outputs(folder, dict(rows))})
+        manifest = manifest.model_copy(update={"outputs": list_outputs(folder)})
         if page and self.page is not None:
             write_page(folder, self.page(folder, manifest))
             watch.lap("page")
@@ -364,6 +310,14 @@ def get_address(manifest: Manifest) -> str:
     return str(manifest.details.get("published", {}).get("repository", HERE))
 
 
+def _make_item(named: Named, row: records.Record) -> ListedItem:
+    """Return a row of a table as an item."""
+    names = tuple(getattr(row, name) for name in named.names)
+    facts = {name: getattr(row, name) for name in named.fields}
+    found = FoundItem((FolderLink(named.what, names[0], facts),), (getattr(row, named.origin or named.own),))
+    return ListedItem(names, facts, (getattr(row, named.own),), lambda: found)
+
+
 def _join(items: Iterable[ListedItem]) -> FoundItem | None:
     """Return some items as one; None if there is none."""
     links: list[FolderLink] = []
@@ -376,61 +330,159 @@ def _join(items: Iterable[ListedItem]) -> FoundItem | None:
     return FoundItem(tuple(links), tuple(codes)) if links else None
 
 
-#: The only split of a table that nobody trains on as it is; `datasets` reserves the word all.
-_WHOLE = "full"
+# --- all kinds of folder: what only the package that writes one can do with it is added there -------------------------
 
 
-def files_by_split(folder: str) -> dict[str, str]:
-    """Return the files of a table in the three splits.
-
-    Args: folder: of the table, below the finished folder.
-    Returns: a pattern by split.
-    """
-    return {split: f"{folder}/{split}-*.parquet" for split in records.SPLITS}
+def _split(folder: str, *splits: str) -> dict[str, str]:
+    """Return a pattern by split of the files of a table in a folder."""
+    return {split: f"{folder}/{split}-*.parquet" for split in splits or records.SPLITS}
 
 
-#: Conversations have other rows in each format, but the same files.
-_CHAT, _CHAT_DROPS = files_by_split("data/chat"), {_WHOLE: "chat_drops.parquet"}
+def _whole(path: str) -> dict[str, str]:
+    """Return the file of a table that nobody trains on as it is; `datasets` reserves the word all."""
+    return {"full": path}
+
+
+def _list_chat(row: type[records.Record], drop: type[records.Record]) -> tuple[Table, Table]:
+    return Table("chat", row, _split(CHAT)), Table("chat_drops", drop, _whole(CHAT_DROPS))
+
 
 _LISTED = ("id", "split", "family", "task", "dataset", "best_accuracy", "score")
+_WRITTEN = ("id", "model", "attempt", "round", "block", "license")
+_EXPORTED = ("license", "code_sha256")
+
 SNAPSHOT = Kind(
-    name="snapshot",
-    command="lemur curate",
-    tables={
-        "records": (records.LemurRecord, files_by_split("data/records")),
-        "networks": (records.NetworkRow, {_WHOLE: "networks.parquet"}),
-        "stats": (records.Stat, {"train": "data/stats/train-*.parquet"}),
-        "measurements": (records.Measurement, {"train": "data/measurements/train-*.parquet"}),
-        "decisions": (records.Decision, {_WHOLE: "decisions.parquet"}),
-        "graphs": (records.GraphRow, {_WHOLE: "graphs.parquet"}),
-        "chat": (records.ChatRow, _CHAT),
-        "chat_drops": (records.ChatDrop, _CHAT_DROPS),
-    },
-    default="records",
+    "snapshot",
+    "lemur curate",
+    (
+        Table(
+            "records",
+            records.LemurRecord,
+            _split("data/records"),
+            Named("record", ("nn", "id"), _LISTED, own="id"),
+        ),
+        Table("networks", records.NetworkRow, _whole("networks.parquet")),
+        Table("stats", records.Stat, _split("data/stats", "train")),
+        Table("measurements", records.Measurement, _split("data/measurements", "train")),
+        Table("decisions", records.Decision, _whole("decisions.parquet")),
+        Table("graphs", records.GraphRow, _whole("graphs.parquet")),
+        *_list_chat(records.ChatRow, records.ChatDrop),
+    ),
+    ("figures/*.png",),
     tags=("pytorch", "code", "deduplicated"),
-    disclosure=SNAPSHOT_DISCLOSURE,
     source_datasets=("extended",),
-    named={
-        "records": Named("record", ("nn", "id"), _LISTED, own="id", codes="id"),
-    },
+)
+EXTRACTION = Kind(
+    "extraction",
+    "lemur extract",
+    (
+        Table(
+            "blocks",
+            records.Block,
+            {"train": provenance.TABLE},
+            Named("block", ("block", "qualname", "name"), ("level", "category", "n_lines", "license")),
+        ),
+        Table("specs", records.SpecRow, _split("data/specs")),
+        *_list_chat(records.SpecChatRow, records.SpecChatDrop),
+    ),
+    (provenance.SPECS, provenance.REQUIREMENTS, provenance.NAMES, "blocks/*/*.py", "lean/*/*.py"),
+    tags=("pytorch", "code"),
+)
+EXPORT = Kind(
+    "export",
+    "lemur export",
+    (
+        Table(
+            "problems",
+            records.KernelProblem,
+            _split("data/problems", "test"),
+            Named("problem", ("name", "block"), ("block", "cases", "hackable", *_EXPORTED)),
+        ),
+        Table(
+            "prompt_completion",
+            records.PromptCompletion,
+            _split("data/prompt_completion"),
+            Named("conversation", ("id",), ("task", *_EXPORTED)),
+        ),
+    ),
+    ("level1/*.py",),
+    tags=("pytorch", "code"),
+    source_datasets=("extended",),
+)
+SYNTHESIS = Kind(
+    "synthesis",
+    "lemur synthesize",
+    (
+        Table(
+            "networks",
+            records.Synthesized,
+            _split("data/records", "train"),
+            Named("network", ("nn", "id"), _WRITTEN, own="id", origin="block_code"),
+        ),
+        Table("attempts", records.SynthesisAttempt, _whole("attempts.parquet")),
+    ),
+    ("nets/*.py",),
+    tags=("pytorch", "code", "synthetic"),
+)
+#: `lemur/` is what is copied into a checkout of LEMUR.
+_OF_RUN = (
+    *("net.py", "record.json", "history.jsonl", "weights.pt"),
+    *("lemur/ab/nn/nn/*.py", "lemur/ab/nn/stat/train/*/*.json"),
+)
+RUN = Kind("run", "lemur train run", further_files=_OF_RUN)
+ABLATION = Kind(
+    "ablation",
+    "lemur train ablate",
+    further_files=(
+        *("plan.json", "records.jsonl", "ablation.md"),
+        *(f"runs/*/{name}" for name in ("manifest.json", *_OF_RUN)),
+    ),
 )
 
-EXTRACTION = Kind(
-    name="extraction",
-    command="lemur extract",
-    tables={
-        "blocks": (records.Block, {"train": TABLE}),
-        "specs": (records.SpecRow, files_by_split("data/specs")),
-        "chat": (records.SpecChatRow, _CHAT),
-        "chat_drops": (records.SpecChatDrop, _CHAT_DROPS),
-    },
-    default="blocks",
-    tags=("pytorch", "code"),
-    disclosure=EXTRACTION_DISCLOSURE,
-    named={
-        "blocks": Named("block", ("block", "qualname", "name"), ("level", "category", "n_lines", "license")),
-    },
-)
+
+def _list_all(name: str, what: str, record: type[records.Record]) -> tuple[Table]:
+    """Return the only table of a folder of experts; of its rows everything is shown."""
+    facts = tuple(field for field in record.model_fields if field != "id")
+    return (Table(name, record, _whole(f"{name}.parquet"), Named(what, ("id", "block"), facts)),)
+
+
+_EXPERTS = "lemur experts"
+_MODEL = ("model/*.json", "model/*.safetensors", "model/*.txt", "model/*.model", "model/*.jinja")
+#: All kinds by name.
+DECLARED: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        *(SNAPSHOT, EXTRACTION, EXPORT, SYNTHESIS, RUN, ABLATION),
+        Kind("experts-data", _EXPERTS, _list_all("facts", "fact", records.ExpertFact)),
+        Kind("experts-expert", _EXPERTS, further_files=_MODEL),
+        Kind("experts-codebook", _EXPERTS, further_files=("vectors.safetensors",)),
+        Kind("experts-prototypes", _EXPERTS, further_files=("prototypes.safetensors",)),
+        Kind("experts-evaluation", _EXPERTS, _list_all("answers", "answer", records.ExpertAnswer)),
+    )
+}
+
+#: What any folder may have.
+_FACE = (CARD, CROISSANT, "report.md")
+#: What tools run because of its name, wherever it lies.
+_RUN_BY_NAME = frozenset({"conftest.py", "setup.py", "sitecustomize.py", "usercustomize.py"})
+
+
+def is_foreign(kind: str, name: str) -> bool:
+    """Return whether folders of a kind do not have such a file.
+
+    Args: name: its path in the folder; neither `manifest.json` nor of the page.
+    """
+    hidden = any(part.startswith(".") for part in name.split("/"))
+    return hidden or name.rpartition("/")[2] in _RUN_BY_NAME or not _pattern(kind).fullmatch(name)
+
+
+@cache
+def _pattern(name: str) -> re.Pattern[str]:
+    if name not in DECLARED:
+        return DATA
+    tables = (path for table in DECLARED[name].tables for path in table.files.values())
+    forms = (re.escape(path).replace(r"\*", "[^/]+") for path in (*_FACE, *tables, *DECLARED[name].further_files))
+    return re.compile("|".join(forms))
 
 
 def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> FolderLink:
@@ -443,7 +495,7 @@ def manifest_link(folder: Path, manifest: Manifest, depth: int = 0) -> FolderLin
     return FolderLink("manifest", str(folder / FILE_NAME), facts, depth)
 
 
-def describe_inlined(block: Inlined, file: str = "") -> Json:
+def describe_inlined(block: provenance.Inlined, file: str = "") -> Json:
     """Return the facts of a block in a network's file. `file`: its name and a comma, to stand before the line."""
     return {
         "slot": f"{block.slot} ({file}from line {block.line} on)",
@@ -460,7 +512,7 @@ def list_fields(row: records.Record, names: Iterable[str]) -> Iterator[tuple[str
     for name in names:
         if (value := getattr(row, name)) not in (None, "", ()):
             yes = {True: "yes", False: "no"}.get(value) if isinstance(value, bool) else None
-            yield name.replace("_", " "), yes or (f"{value:.4g}" if isinstance(value, float) else _text(value))
+            yield name.replace("_", " "), yes or (f"{value:.4g}" if isinstance(value, float) else value_text(value))
 
 
 def lines_text(first: int, last: int) -> str:
@@ -472,26 +524,15 @@ def lines_text(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _text(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
 def verify_folder(kind: Kind, path: Path, *, jobs: int | None = None) -> list[Check]:
     """Return all checks of a folder, in a fixed order.
 
     Args: jobs: worker processes; all cores by default.
-    Raises: UserError if it has no manifest.
+    Raises: UserError if it has no valid manifest.
     """
-    manifest = read_unchecked_manifest(path)
-    checks = [check_files(path, manifest)]
-    if fault := find_stated_fault(manifest):
-        return [*checks, Check("manifest", ok=False, detail=f"cannot be checked: {fault}")]
-    folder = Folder(path, check_stated(path, manifest), jobs)
-    checks += kind.check_tables(path, [name for name in kind.tables if kind.files(path, name)])
+    folder = Folder(path, read_manifest(path), jobs)
+    checks = [check_files(path, folder.manifest)]
+    checks += [check_table(paths, table.record) for table in kind.tables if (paths := table.paths(path))]
     if not all(check.ok for check in checks[1:]):
         return [*checks, Check(kind.name, ok=False, detail="not checked further: its tables cannot be trusted")]
     if kind.derive or kind.overview or kind.card:
@@ -499,16 +540,9 @@ def verify_folder(kind: Kind, path: Path, *, jobs: int | None = None) -> list[Ch
     for law in kind.laws:
         checks += run_checks(kind.name, partial(law, folder))
     # A page of wrong tables differs, too: that would report one fault twice.
-    if kind.page is not None and (path / INDEX).is_file() and all(check.ok for check in checks):
+    if kind.page is not None and list_page_files(path) and all(check.ok for check in checks):
         checks += run_checks("page", partial(_check_page, kind, folder))
     return checks
-
-
-def _check_derived(kind: Kind, folder: Folder) -> Check:
-    with scratch_folder("verify") as made:
-        stated = {} if kind.derive is None else kind.derive(folder, made)
-        kind.write_face(folder.path, folder.manifest, made)
-        return check_derived(folder.path, folder.manifest, made, stated)
 
 
 def _check_page(kind: Kind, folder: Folder) -> Check:
@@ -523,31 +557,19 @@ def _check_page(kind: Kind, folder: Folder) -> Check:
 
 def check_files(folder: Path, manifest: Manifest) -> Check:
     """Check that every file has the digest stated in the manifest, that there are no others, nor links, nor any that
-    folders of this kind do not have. The files of the HTML page are checked against an index of their own.
+    folders of this kind do not have, and that a page has no script but ours.
     """
     show_item("digests")
     listed = {item.path: item for item in manifest.outputs}
     links = find_links(folder)
-    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    files -= {FILE_NAME, *links}
-    present = {name for name in files if not is_of_page(name)}
-    wrong = [f"{name} is a link" for name in links]
-    wrong += [f"{name} is missing" for name in sorted(listed.keys() - present - set(links))]
-    wrong += [f"{name} is not in the manifest" for name in sorted(present - listed.keys())]
-    wrong += foreign_files(manifest.kind, sorted(present & listed.keys()))
-    wrong += [
-        f"{name} differs from its digest"
-        for name in sorted(listed.keys() & present)
-        if sha256_file(folder / name) != listed[name].sha256
-    ]
-    wrong += [
-        f"{name} has {(folder / name).stat().st_size:,} bytes, {item.bytes:,} are stated"
-        for name, item in sorted(listed.items())
-        if not wrong and (folder / name).stat().st_size != item.bytes
-    ]
-    wrong += list(_row_faults(folder, manifest, present))
-    # A page is not in the manifest, since it can be made again at any time, by a later release.
-    wrong += _page_faults(folder, files - present)
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {FILE_NAME}
+    names = listed.keys() | {name for name in present if not PAGE.fullmatch(name)}
+    faults = {name: _find_fault(folder, name, listed.get(name), manifest.kind) for name in sorted(names - set(links))}
+    wrong = [f"{name} is a link" for name in links] + [f"{name} {fault}" for name, fault in faults.items() if fault]
+    try:
+        wrong += foreign_page_files(folder)
+    except CHECK_ERRORS as error:
+        wrong.append(f"{INDEX}: {describe(error)}")
     return check_faults("digests", wrong, f"{plural(len(listed), 'file')} as the manifest states")
 
 
@@ -556,41 +578,26 @@ def find_links(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink())
 
 
-def _row_faults(folder: Path, manifest: Manifest, present: set[str]) -> Iterator[str]:
-    """Yield the files whose number of rows is not as stated."""
-    for item in manifest.outputs:
-        if item.rows is None or item.path not in present:
-            continue
-        try:
-            path = folder / item.path
-            check_plain(path)
-            is_table = path.suffix == ".parquet"
-            rows = pq.read_metadata(path).num_rows if is_table else path.read_bytes().count(b"\n")
-        except READ_ERRORS as error:
-            yield f"{item.path} cannot be read: {describe(error)}"
-            continue
-        if rows != item.rows:
-            yield f"{item.path} has {rows:,} rows, {item.rows:,} are stated"
-
-
-def _page_faults(folder: Path, present: set[str]) -> Iterator[str]:
-    """Yield the differences between the files of a folder's page, if it has one, and their index."""
-    if not present:
-        return
+def _find_fault(folder: Path, name: str, stated: Output | None, kind: str) -> str | None:
+    """Return in which way a file is not as the manifest states."""
+    path = folder / name
+    if not path.is_file():
+        return "is missing"
+    if stated is None:
+        return "is not in the manifest"
+    if is_foreign(kind, name):
+        return "is no file of this kind of folder"
+    if sha256_file(path) != stated.sha256:
+        return "differs from its digest"
+    if (size := path.stat().st_size) != stated.bytes:
+        return f"has {size:,} bytes, {stated.bytes:,} are stated"
+    if stated.rows is None:
+        return None
     try:
-        listed: dict[str, str] = dict(read_json(folder / PAGE_FILES))
-    except CHECK_ERRORS:
-        yield f"{PAGE_FILES} is missing or not readable"
-        return
-    for name in sorted(listed.keys() | (present - {PAGE_FILES})):
-        if name not in present or name not in listed:
-            yield f"{name} is {'missing' if name in listed else f'not in {PAGE_FILES}'}"
-        elif sha256_file(folder / name) != listed[name]:
-            yield f"{name} differs from its digest"
-    try:
-        yield from foreign_page_files(folder)
-    except CHECK_ERRORS as error:
-        yield f"{INDEX}: {describe(error)}"
+        rows = count_rows(path)
+    except READ_ERRORS as error:
+        return f"cannot be read: {describe(error)}"
+    return f"has {rows:,} rows, {stated.rows:,} are stated" if rows != stated.rows else None
 
 
 def run_checks(name: str, make: Callable[[], Check | list[Check]]) -> list[Check]:
@@ -608,15 +615,10 @@ def run_checks(name: str, make: Callable[[], Check | list[Check]]) -> list[Check
     return checks if isinstance(checks, list) else [checks]
 
 
-def check_table(folder: Path, pattern: str, record: type[records.Record]) -> Check:
-    """Check the columns of tables, and each row, against a record type.
-
-    Args: pattern: a glob relative to the folder, such as `data/records/*.parquet`; no match is a fault.
-    Returns: one check; it reports only the first fault of a file.
-    """
+def check_table(files: Sequence[Path], record: type[records.Record]) -> Check:
+    """Check the columns of the files of a table, and each row, against a record type; of a file the first fault."""
     show_item(name := f"schema {record.__name__}")
-    files, rows = sorted(folder.glob(pattern)), 0
-    wrong = [] if files else [f"no file {pattern}"]
+    rows, wrong = 0, []
     for path in files:
         try:
             rows += sum(1 for _ in read_rows([path], record))
@@ -641,24 +643,25 @@ def check_faults(name: str, wrong: list[str], passed: str) -> Check:
 # What follows from the rest of a folder, made again by its writer.
 
 
-def check_derived(folder: Path, manifest: Manifest, made: Path, stated: Mapping[str, Mapping[str, Any]]) -> Check:
-    """Compare what was made again, cell by cell, with the files and the manifest of a folder.
-
-    Args: made: a folder with the files. stated: facts by field of the manifest, `counts` and `details`.
-    """
-    names = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
-    if manifest.versions.get("matplotlib") != package_versions()["matplotlib"]:
-        names = [name for name in names if not name.endswith((".png", ".svg"))]
+def _check_derived(kind: Kind, folder: Folder) -> Check:
+    """Compare what is made again, cell by cell, with the files and the manifest of a folder."""
+    path, manifest = folder.path, folder.manifest
     wrong: list[str] = []
-    for name in names:
-        if not (folder / name).is_file():
-            wrong.append(f"{name} is missing")
-        elif name.endswith(".parquet"):
-            wrong += _compare_tables(name, made / name, folder / name)
-        elif (made / name).read_bytes() != (folder / name).read_bytes():
-            texts = [path.read_bytes().decode("utf-8", "replace") for path in (made / name, folder / name)]
-            line, fault = _find_difference(*texts)
-            wrong.append(f"{name}, line {line}: {fault}")
+    with scratch_folder("verify") as made:
+        stated: Mapping[str, Json] = {} if kind.derive is None else kind.derive(folder, made)
+        kind.write_face(path, manifest, made)
+        names = sorted(item.relative_to(made).as_posix() for item in made.rglob("*") if item.is_file())
+        if manifest.versions.get("matplotlib") != package_versions()["matplotlib"]:
+            names = [name for name in names if not name.endswith((".png", ".svg"))]
+        for name in names:
+            if not (path / name).is_file():
+                wrong.append(f"{name} is missing")
+            elif name.endswith(".parquet"):
+                wrong += _compare_tables(name, made / name, path / name)
+            elif (made / name).read_bytes() != (path / name).read_bytes():
+                texts = [(place / name).read_bytes().decode("utf-8", "replace") for place in (made, path)]
+                line, fault = _find_difference(*texts)
+                wrong.append(f"{name}, line {line}: {fault}")
     for part, facts in stated.items():
         for key, value in json.loads(json.dumps(facts)).items():
             if (own := getattr(manifest, part).get(key)) != value:

@@ -11,24 +11,25 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import GenericAlias
 from typing import Annotated, Any, NoReturn
 
+import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError, create_model
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import PathLike, sha256_file, write_text
+from lemur_core.files.atomic import PAGE, PathLike, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from manifests.folders.tables import describe, read_bytes
 from manifests.records import Ratio, Record, Sha256, first_fault
 
 FILE_NAME = "manifest.json"
-#: The page of a folder, and the list of its files: the manifest does not depend on it.
-INDEX, SHARDS, PAGE_FILES = "index.html", "page/", "page/files.json"
+#: The page of a folder, on which the manifest does not depend.
+INDEX, SHARDS = "index.html", "page/"
 
 #: Packages whose releases may change results.
 _VERSIONED = (
@@ -148,22 +149,22 @@ def _find_version(name: str) -> str:
         return "not installed"
 
 
-def is_of_page(name: str) -> bool:
-    """Return whether a file belongs to the page of its folder, by its path there."""
-    return name == INDEX or name.startswith(SHARDS)
+def count_rows(path: Path) -> int:
+    """Return the number of rows of a Parquet table, or of lines of any other file."""
+    return pq.read_metadata(path).num_rows if path.suffix == ".parquet" else path.read_bytes().count(b"\n")
 
 
-def list_outputs(folder: Path, rows: dict[str, int]) -> list[Output]:
+def list_outputs(folder: Path) -> list[Output]:
     """Return every file of a folder with its digest, except the manifest and the page's files.
 
-    Args: folder, rows: the folder, and the number of rows of its tables by relative path.
-    Returns: one entry per file, sorted by path; `rows` is None for a file that is not a table.
+    Returns: one entry per file, sorted by path; `rows` is None for a file that is neither a table nor lines of JSON.
     """
+    rows = {path: count_rows(path) for pattern in ("*.parquet", "*.jsonl") for path in folder.rglob(pattern)}
     files = [(path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file()]
     return [
-        Output(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows.get(name))
+        Output(path=name, sha256=sha256_file(path), bytes=path.stat().st_size, rows=rows.get(path))
         for name, path in sorted(files)
-        if name != FILE_NAME and not is_of_page(name)
+        if name != FILE_NAME and not PAGE.fullmatch(name)
     ]
 
 
@@ -204,19 +205,29 @@ def read_manifest(folder: PathLike) -> Manifest:
         print(read_manifest("snapshot").kind)
         ```
     """
-    return check_stated(Path(folder), read_unchecked_manifest(Path(folder)))
-
-
-def check_stated(folder: Path, manifest: Manifest) -> Manifest:
-    """Check the contents of a manifest against the types of its kind.
-
-    Args: folder, manifest: a folder, and its manifest from `read_unchecked_manifest`.
-    Returns: the manifest; a parameter, count or detail that it lacks is one clear line where it is read.
-    Raises: UserError if what it states is invalid.
-    """
+    folder = Path(folder)
     path = folder / FILE_NAME
-    if fault := find_stated_fault(manifest):
-        raise UserError(f"{path}: not a valid manifest: {fault}; create the folder again")
+    check_plain(path)
+    try:
+        manifest = Manifest.model_validate_json(read_bytes(path))
+        check_plain(folder)
+    except FileNotFoundError:
+        if not folder.exists():
+            raise UserError(f"{folder}: no such folder; not a finished lemur folder") from None
+        # The folder of a pipeline holds several finished folders: suggest them.
+        inside = ", ".join(str(path.parent) for path in sorted(folder.glob(f"*/{FILE_NAME}")))
+        more = f"; in it are {inside}" if inside else ""
+        raise UserError(f"{folder}: no {FILE_NAME}; not a finished lemur folder{more}") from None
+    except NotADirectoryError:
+        raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not a valid manifest: {describe(error)}; create the folder again") from None
+    for name, type_ in (("details", _PUBLISHED), *STATED.get(manifest.kind, {}).items()):
+        try:
+            TypeAdapter(type_).validate_python(getattr(manifest, name))
+        except ValidationError as error:
+            fault = f"{name}.{first_fault(error)}"
+            raise UserError(f"{path}: not a valid manifest: {fault}; create the folder again") from None
     stated = {name: StatedFacts(f"{path}: {name}", getattr(manifest, name)) for name in _STATED}
     return manifest.model_copy(update=stated)
 
@@ -234,46 +245,6 @@ class StatedFacts(dict[str, Any]):
 
     def __missing__(self, name: str) -> NoReturn:
         raise UserError(f"{self._where}.{name} is missing; create the folder again")
-
-
-def find_stated_fault(manifest: Manifest) -> str | None:
-    """Return the first fault of what a manifest states, by the types of its kind.
-
-    Args: manifest: a manifest of any kind; a kind that is not ours is unknown.
-    Returns: one line; None if there is no fault.
-    """
-    for name, type_ in (("details", _PUBLISHED), *STATED.get(manifest.kind, {}).items()):
-        try:
-            TypeAdapter(type_).validate_python(getattr(manifest, name))
-        except ValidationError as error:
-            return f"{name}.{first_fault(error)}"
-    return None
-
-
-def read_unchecked_manifest(folder: Path) -> Manifest:
-    """Read a manifest without checking its contents against its kind, for `lemur verify`, which does that.
-
-    Args: folder: as in `read_manifest`.
-    Returns: the manifest.
-    Raises: as `read_manifest`.
-    """
-    path = folder / FILE_NAME
-    check_plain(path)
-    try:
-        manifest = Manifest.model_validate_json(read_bytes(path))
-        check_plain(folder)
-        return manifest
-    except FileNotFoundError:
-        if not folder.exists():
-            raise UserError(f"{folder}: no such folder; not a finished lemur folder") from None
-        # The folder of a pipeline holds several finished folders: suggest them.
-        inside = ", ".join(str(path.parent) for path in sorted(folder.glob(f"*/{FILE_NAME}")))
-        more = f"; in it are {inside}" if inside else ""
-        raise UserError(f"{folder}: no {FILE_NAME}; not a finished lemur folder{more}") from None
-    except NotADirectoryError:
-        raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not a valid manifest: {describe(error)}; create the folder again") from None
 
 
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -369,59 +340,5 @@ STATED: dict[str, Json] = {
 }  # fmt: skip
 
 
-_TABLE = "data/{}/*.parquet"
-_CHAT = (_TABLE.format("chat"), "chat_drops.parquet")
-_CARD = ("README.md", "croissant.json", "report.md")
-_MODEL = ("model/*.json", "model/*.safetensors", "model/*.txt", "model/*.model", "model/*.jinja")
-#: What is copied into a checkout of LEMUR.
-_REGISTERED = ("lemur/ab/nn/nn/*.py", "lemur/ab/nn/stat/train/*/*.json")
-_RUN = ("net.py", "record.json", "history.jsonl", "weights.pt", *_REGISTERED)
-
-#: Paths below the folder, besides `manifest.json` and the page, by kind.
-LAYOUTS = {
-    "snapshot": (
-        *(*_CARD, *_CHAT, "decisions.parquet", "networks.parquet", "graphs.parquet", "figures/*.png"),
-        *map(_TABLE.format, ("records", "stats", "measurements")),
-    ),
-    "extraction": (
-        *(*_CARD, *_CHAT, "blocks.parquet", "specs.jsonl", "required_repos.json", "nn_block_names.json"),
-        *(_TABLE.format("specs"), "blocks/*/*.py", "lean/*/*.py"),
-    ),
-    "export": (*_CARD, _TABLE.format("problems"), _TABLE.format("prompt_completion"), "level1/*.py"),
-    "synthesis": (*_CARD, "attempts.parquet", _TABLE.format("records"), "nets/*.py"),
-    "run": _RUN,
-    "ablation": (
-        *("plan.json", "records.jsonl", "ablation.md"),
-        *(f"runs/*/{name}" for name in ("manifest.json", *_RUN)),
-    ),
-    "experts-data": ("facts.parquet",),
-    "experts-expert": _MODEL,
-    "experts-codebook": ("vectors.safetensors",),
-    "experts-prototypes": ("prototypes.safetensors",),
-    "experts-evaluation": ("answers.parquet", "report.md"),
-}
-
-
-def foreign_files(kind: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield the files that a folder of a kind does not have, and what is wrong with them.
-
-    Args: names: of files, relative to the folder, without `manifest.json` and the page.
-    """
-    for name in names:
-        hidden = any(part.startswith(".") for part in name.split("/"))
-        if hidden or not _pattern(kind).fullmatch(name) or name.rpartition("/")[2] in _RUN_BY_NAME:
-            yield f"{name} is no file of this kind of folder"
-
-
-#: What tools run because of its name, wherever it lies.
-_RUN_BY_NAME = frozenset({"conftest.py", "setup.py", "sitecustomize.py", "usercustomize.py"})
-#: Data and texts, by their suffix: what a kind of folder that this release does not know may have.
+#: Data and texts, by their suffix: what a page may link to, and what a folder of an unknown kind may have.
 DATA = re.compile(r"(?:[^/]+/)*[^/]+\.(?:md|txt|json|jsonl|csv|parquet|png|py|pt|safetensors)")
-
-
-@cache
-def _pattern(kind: str) -> re.Pattern[str]:
-    if kind not in LAYOUTS:
-        return DATA
-    forms = (re.escape(path).replace(r"\*", "[^/]+") for path in LAYOUTS[kind])
-    return re.compile("|".join(forms))

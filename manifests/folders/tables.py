@@ -6,12 +6,12 @@ neither is opened.
 
 import contextlib
 import fnmatch
-import json
+import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,46 +31,71 @@ R = TypeVar("R", bound=Record)
 
 #: The description of the tables for dataset catalogs, next to the card.
 CROISSANT = "croissant.json"
+#: The folder of the tables of conversations, and the table of those that were not made.
+CHAT, CHAT_DROPS = "data/chat", "chat_drops.parquet"
 
 #: Rows per file, so that no column of code exceeds the 2 GiB limit of Arrow strings.
 ROWS_PER_FILE = 50_000
 _ROWS_PER_GROUP = 2_000
 _ROWS_READ = 500  # per batch
 
-#: Configurations of a folder by name: the type of their rows, and their files by split.
-Configs = Mapping[str, tuple[type[Record], Mapping[str, str]]]
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """How the rows of a table are listed, and found by name.
+
+    Attributes:
+        what: a row, in one word.
+        names: the fields that name it, the best first.
+        fields: what is shown of it.
+        own: the field with the SHA-256 of its code.
+        origin: the field with the SHA-256 of the code that it comes from, which parents may hold; else its own code.
+    """
+
+    what: str
+    names: tuple[str, ...]
+    fields: tuple[str, ...]
+    own: str = "code_sha256"
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One configuration of a dataset folder.
+    """One table of a folder, which is a configuration of the data set.
 
-    `files` has one path per split, relative to the folder, or a pattern `SOME/FOLDER/SPLIT-*.parquet`; as in the card,
-    a split without rows is left out, and so is a table without splits.
+    Attributes:
+        name: the table, and the configuration.
+        record: the type of its rows; the first line of its docstring says what they are.
+        files: one path per split, relative to the folder, or a pattern `SOME/FOLDER/SPLIT-*.parquet`.
+        named: for a table whose rows people look up.
     """
 
-    config: str
+    name: str
     record: type[Record]
     files: Mapping[str, str]
+    named: Named | None = None
+
+    @property
+    def about(self) -> str:
+        """Return in one line what its rows are."""
+        return (inspect.getdoc(self.record) or "").partition("\n")[0]
 
     def paths(self, folder: Path) -> list[Path]:
         """Return its files, split by split."""
         return [path for pattern in self.files.values() for path in sorted(folder.glob(pattern))]
 
 
-def select_tables(configs: Configs, rows: Mapping[str, int]) -> list[Table]:
-    """Return the configurations and splits that have rows: `datasets` rejects empty ones.
+def select_tables(tables: Iterable[Table], rows: Mapping[str, int]) -> list[Table]:
+    """Return the tables that have rows, with the splits that have some: `datasets` rejects empty ones.
 
-    Args: configs: all configurations that the kind of folder may have. rows: rows by path of every table of the folder.
-    Returns: tables in the order of `configs`.
+    Args: tables: all that the kind of folder may have. rows: rows by path of every table of the folder.
     """
     filled = [path for path, count in rows.items() if count]
-    tables = []
-    for config, (record, patterns) in configs.items():
-        files = {split: pattern for split, pattern in patterns.items() if fnmatch.filter(filled, pattern)}
-        if files:
-            tables.append(Table(config, record, files))
-    return tables
+    chosen = (
+        replace(table, files={split: path for split, path in table.files.items() if fnmatch.filter(filled, path)})
+        for table in tables
+    )
+    return [table for table in chosen if table.files]
 
 
 def read_rows(
@@ -208,24 +233,7 @@ def iterate_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[J
             yield from batch.to_pylist()
 
 
-def rows_by_split(folder: Path, tables: str, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Json]]:
-    """Yield all rows of the tables `SPLIT-*.parquet` in a subfolder, each with the split of its file.
-
-    Rows are not validated: `check_table` does that.
-
-    Args: folder, tables: a folder, and the path of the subfolder in it; without it there are no rows. columns: all by
-        default.
-    Returns: an iterator over split and row, sorted by file name.
-    """
-    for path in sorted((folder / tables).glob("*.parquet")):
-        check_plain(path)
-        for row in iterate_rows(path, columns):
-            yield path.name.partition("-")[0], row
-
-
-def write_tables(
-    folder: Path, stem: str, record: type[Record], rows: Iterable[dict[str, object]], count: int
-) -> dict[str, int]:
+def write_tables(folder: Path, stem: str, record: type[Record], rows: Iterable[dict[str, object]], count: int) -> None:
     """Write `count` rows as `STEM-00000-of-0000N.parquet` in `folder`; at least one file, even without rows.
 
     Args:
@@ -234,19 +242,15 @@ def write_tables(
         record: the type of the rows.
         rows: exactly `count` rows, taken one by one.
         count: known beforehand, because every name states the number of files.
-    Returns: rows by file name.
     """
     schema = arrow_schema(record)
     files = max(1, -(-count // ROWS_PER_FILE))
     folder.mkdir(parents=True, exist_ok=True)
     iterator = iter(rows)
-    written: dict[str, int] = {}
     for number in range(files):
         name = f"{stem}-{number:05d}-of-{files:05d}.parquet"
         size = min(ROWS_PER_FILE, count - number * ROWS_PER_FILE)
         write_table(folder / name, schema, (next(iterator) for _ in range(size)))
-        written[name] = size
-    return written
 
 
 def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
@@ -349,13 +353,3 @@ def read_text(path: Path) -> str:
     Raises: OSError as `read_bytes`; ValueError if it is not UTF-8.
     """
     return read_bytes(path).decode("utf-8")
-
-
-def read_json(path: Path) -> Any:
-    """Read a file of JSON.
-
-    Args: path: a file of a finished folder.
-    Returns: its value, which may be of any type.
-    Raises: OSError as `read_bytes`; ValueError or RecursionError if it is not JSON.
-    """
-    return json.loads(read_bytes(path))

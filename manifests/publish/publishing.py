@@ -1,7 +1,7 @@
 """Publish a finished folder after checks, screening and comparison, in one commit; fetch one as a whole."""
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,12 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import atomic_folder, check_free
+from lemur_core.files.atomic import PAGE, atomic_folder, check_free
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import FLOOR_BYTES
 from lemur_core.files.markdown import make_visible, plural
-from manifests.folders.kinds import Verifier, check_files
-from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, foreign_files, is_of_page, read_manifest
+from manifests.folders.kinds import Check, check_files, is_foreign
+from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, read_manifest
 from manifests.provenance.swhid import blob_sha1
 from manifests.publish.hub import COMMIT, Hub, check_names
 from manifests.publish.secrets import check_digests, check_findings, screen
@@ -202,7 +202,7 @@ def publish(
     folder: Path,
     repo_id: str,
     *,
-    verify: Verifier,
+    verify: Callable[[Path], Sequence[Check]],
     revision: str = "main",
     private: bool = False,
     force: bool = False,
@@ -332,7 +332,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     commit = ask(partial(api.repo_info, repo_id, revision=revision, timeout=hub.answer_seconds, **about)).sha
     assert commit is not None, "a revision is a commit"
     files = ask(partial(_list_files, api, repo_id, commit))
-    listed = {name: files[name] for name in sorted(files) if not is_of_page(name)}  # `open` builds our own
+    listed = {name: files[name] for name in sorted(files) if not PAGE.fullmatch(name)}  # `open` builds our own
     if FILE_NAME not in listed:
         raise UserError(f"{repo_id}: has no {FILE_NAME} at {revision}; only folders published by lemur can be pulled")
     path = Path(ask(partial(api.hf_hub_download, repo_id, FILE_NAME, revision=commit, **about)))
@@ -347,7 +347,10 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
     stated = {item.path: item.bytes for item in manifest.outputs}
     wrong = {f"{name}: {there.get(name, 'no')} bytes, not {size}" for name, size in stated.items() - there.items()}
     wrong |= {f"{name} is not in the manifest" for name in there.keys() - stated.keys()}
-    if fault := min(wrong, default=None) or next(foreign_files(manifest.kind, sorted(stated)), None):
+    foreign = (
+        f"{name} is no file of this kind of folder" for name in sorted(stated) if is_foreign(manifest.kind, name)
+    )
+    if fault := min(wrong, default=None) or next(foreign, None):
         advice = "nothing else was loaded: take another --revision, or ask its owner to publish it again"
         raise UserError(f"{different}: {make_visible(fault, 160)}; {advice}")
     left = [_ATTRIBUTES, INDEX, f"{SHARDS}*"]

@@ -21,8 +21,9 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from manifests.folders.cards import CARD, address_card, restate_croissant
+from manifests.folders.frame import list_page_files
 from manifests.folders.kinds import get_address
-from manifests.folders.manifest import FILE_NAME, PAGE_FILES, Manifest, read_manifest, write_manifest
+from manifests.folders.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from manifests.folders.tables import CROISSANT, open_writer, reading
 from manifests.provenance import (
     SPECS,
@@ -67,9 +68,8 @@ def stage_files(folder: Path, *, page: bool = False, address: str | None = None)
     files = {item.path: folder / item.path for item in manifest.outputs} | {FILE_NAME: folder / FILE_NAME}
     without: dict[str, tuple[str, str]] = {}
     with reading(folder, manifest.kind):
-        if page and (folder / PAGE_FILES).is_file():
-            shown = json.loads((folder / PAGE_FILES).read_text(encoding="utf-8"))
-            files |= {name: folder / name for name in (*shown, PAGE_FILES)}
+        if page:
+            files |= {name: folder / name for name in list_page_files(folder)}
         if manifest.kind in ("run", "ablation"):
             for item in manifest.outputs:
                 if item.path.split("/")[-1] == "net.py":

@@ -106,9 +106,9 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
         SynthesisAttempt(**common, attempt=1, answer="x", passed=STEPS[:1], failed=STEPS[1], error="no", code=None, code_sha256=None, nn=None),
     ]  # fmt: skip
     row = make_row(attempts[0], "2" * 64, "3" * 64, "4" * 64, "MIT")
+    write_contents(folder, attempts, [row], {})
     KIND.finish(
         folder,
-        write_contents(folder, attempts, [row], {}),
         Stopwatch(),
         counts={"m": count_attempts(attempts)},
         parents=[describe_parent(library)],
@@ -160,4 +160,4 @@ def _spec(source: str, full: str, number: int) -> dict[str, Any]:
 
 def _manifest(folder: Path, kind: str, **stated: Any) -> Manifest:
     empty: dict[str, Any] = {"versions": {}, "parameters": {}, "inputs": [], "counts": {}, "details": {}}
-    return Manifest(kind=kind, outputs=list_outputs(folder, {}), measured=Stopwatch().measure(), **{**empty, **stated})
+    return Manifest(kind=kind, outputs=list_outputs(folder), measured=Stopwatch().measure(), **{**empty, **stated})

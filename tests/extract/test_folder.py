@@ -44,7 +44,7 @@ def test_every_file_is_there(written: Path) -> None:
     code = {f"blocks/{s}/{s[:-4]}.blocks.{name}.py" for s in ("alpha@1.0", "beta@2.0") for name in names}
     named = "blocks.parquet specs.jsonl required_repos.json README.md croissant.json report.md manifest.json"
     specs = {f"data/specs/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")}
-    assert files == code | specs | {*named.split(), "index.html", "page/000.js", "page/files.json"}
+    assert files == code | specs | {*named.split(), "index.html", "page/000.js"}
 
 
 def test_the_table_is_what_came_in(written: Path, sources: Sequence[Any]) -> None:

@@ -52,10 +52,8 @@ def failed(folder: Path, *, refresh: bool = True) -> dict[str, str]:
         manifest = read_manifest(folder)
         described = folder / "croissant.json"
         if described.exists():
-            restate_croissant(described, described, list_outputs(folder, {}))
-        rows = {item.path: item.rows for item in manifest.outputs if item.rows is not None}
-        outputs = list_outputs(folder, rows)
-        write_manifest(folder, manifest.model_copy(update={"outputs": outputs}))
+            restate_croissant(described, described, list_outputs(folder))
+        write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder)}))
     checks: list[Check] = verify(folder, jobs=1)
     return {check.name: check.detail for check in checks if not check.ok}
 

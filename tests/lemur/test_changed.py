@@ -20,7 +20,7 @@ from lemur.folders import verify_folder
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.cards import restate_croissant
-from manifests.folders.manifest import read_manifest, write_manifest
+from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import stage_files
 from tests.builders.finished import write_all
 
@@ -68,32 +68,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_all(tmp_path_factory.mktemp("changed") / "all")
 
 
-def count_rows(path: Path) -> int:
-    return pq.read_metadata(path).num_rows if path.suffix == ".parquet" else path.read_bytes().count(b"\n")
-
-
 def refit(folder: Path) -> None:
-    """Make all digests fit: those of the manifest, of `croissant.json`, and of a page's own list."""
+    """Make all digests fit: those of the manifest, and of `croissant.json`."""
     manifest = read_manifest(folder)
-    for _ in range(2):  # the second time with the digest of `croissant.json`
-        outputs = [
-            item.model_copy(
-                update={
-                    "sha256": sha256_file(folder / item.path),
-                    "bytes": (folder / item.path).stat().st_size,
-                    "rows": None if item.rows is None else count_rows(folder / item.path),
-                }
-            )
-            for item in manifest.outputs
-        ]
-        manifest = manifest.model_copy(update={"outputs": outputs})
-        if (folder / "croissant.json").is_file():
-            restate_croissant(folder / "croissant.json", folder / "croissant.json", outputs)
-    write_manifest(folder, manifest)
-    listed = folder / "page" / "files.json"
-    if listed.is_file():
-        names = json.loads(listed.read_text(encoding="utf-8"))
-        listed.write_text(json.dumps({name: sha256_file(folder / name) for name in names}, indent=1) + "\n")
+    if (folder / "croissant.json").is_file():
+        restate_croissant(folder / "croissant.json", folder / "croissant.json", list_outputs(folder))
+    write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder)}))
 
 
 def other(value: Any, kind: pa.DataType) -> Any:
@@ -185,7 +165,7 @@ def list_changes(folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
         if (
             file.is_file()
             and file.suffix in (".py", ".md", ".json", ".jsonl")
-            and file.name not in ("manifest.json", "files.json", "croissant.json")
+            and file.name not in ("manifest.json", "croissant.json")
         ):
             yield file.relative_to(folder).as_posix(), partial(_append, file.relative_to(folder))
 

@@ -14,8 +14,9 @@ from curate.sources import open_sources
 from lemur.cli import app
 from lemur.folders import verify_folder
 from lemur.pages import find_page
+from lemur_core.files.atomic import PAGE
 from lemur_core.files.errors import UserError
-from manifests.folders.manifest import is_of_page
+from manifests.folders.frame import pack
 from tests.builders import extractions
 from tests.manifests.page.test_frame import read_page, read_shards
 
@@ -61,7 +62,7 @@ def without_page(folder: Path, out: Path) -> Path:
     """The folder as older releases wrote it."""
     for path in folder.rglob("*"):
         name = path.relative_to(folder)
-        if path.is_file() and not is_of_page(name.as_posix()):
+        if path.is_file() and not PAGE.fullmatch(name.as_posix()):
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_bytes(path.read_bytes())
     return out
@@ -144,11 +145,23 @@ def test_the_command_and_a_static_space(
 
 def test_a_page_that_was_changed_is_found(snapshot: Path, tmp_path: Path) -> None:
     copy = without_page(snapshot, tmp_path / "copy")
-    for name in ("index.html", "page/000.js", "page/000.js", "page/files.json"):
-        (copy / name).parent.mkdir(exist_ok=True)
+    (copy / "page").mkdir()
+    for name in ("index.html", "page/000.js"):
         (copy / name).write_bytes((snapshot / name).read_bytes())
-    assert verify_folder(copy, jobs=1)[0].ok
-    (copy / "page" / "000.js").write_text("alert(1)")
-    assert "page/000.js differs" in verify_folder(copy, jobs=1)[0].detail
-    (copy / "page" / "files.json").unlink()
-    assert "page/files.json is missing" in verify_folder(copy, jobs=1)[0].detail
+    assert all(check.ok for check in verify_folder(copy, jobs=1))
+    (copy / "page" / "files.json").write_text("{}")
+    assert all(check.ok for check in verify_folder(copy, jobs=1)), "the list of older releases"
+    packed = (copy / "page" / "000.js").read_text()
+    for text, check, fault in (
+        ("alert(1)", 0, "page/000.js is not as this release writes it"),
+        (
+            packed.replace(packed[10:-4], pack('{"lines":[],"entries":[]}')),
+            -1,
+            "index.html or page/ shows something else",
+        ),
+        (None, -1, "index.html or page/ shows something else"),
+    ):
+        (copy / "page" / "000.js").write_text(text) if text else (copy / "page" / "000.js").unlink()
+        assert fault in verify_folder(copy, jobs=1)[check].detail
+    (copy / "page" / "more.js").write_text(packed)
+    assert "page/more.js is not in the manifest" in verify_folder(copy, jobs=1)[0].detail

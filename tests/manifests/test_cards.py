@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lemur_core.files.markdown import make_visible, plain
 from lemur_core.files.progress import note, progress
-from manifests.folders.cards import Card, card_text
+from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card, card_text
 from manifests.folders.tables import Table
 from manifests.records import LemurRecord
 
@@ -29,13 +29,30 @@ TABLES = [
 ]
 
 
-def read_card(name: str) -> dict[str, object]:
-    about = {"default": "records", "size": 5, "tags": ["code"], "source_datasets": ["original"], "tool": "0.1.0"}
-    text = card_text(Card(name, "", [], ""), TABLES, **about)  # type: ignore[arg-type]
+def read_card(name: str, size: int = 5) -> dict[str, object]:
+    about = {"size": size, "tags": ["code"], "source_datasets": ["original"], "tool": "0.1.0"}
+    text = card_text(Card(name, "", [], "", SNAPSHOT_DISCLOSURE), TABLES, **about)  # type: ignore[arg-type]
     start, front, rest = text.split("---\n", 2)
     assert (start, rest.split("\n")[:2]) == ("", ["", f"# {plain(name)}"]), "nothing ends the block"
     value: dict[str, object] = yaml.safe_load(front)
     return value
+
+
+def test_what_datasets_reads() -> None:
+    sizes = {0: "n<1K", 999: "n<1K", 1000: "1K<n<10K", 99_999: "10K<n<100K", 10**6: "1M<n<10M"}
+    for size, label in sizes.items():
+        (*stated,) = read_card("Name", size).items()
+        assert stated == [
+            ("pretty_name", "Name"),
+            ("language", ["en", "code"]),
+            ("annotations_creators", ["machine-generated"]),
+            ("source_datasets", ["original"]),
+            ("task_categories", ["text-generation"]),
+            ("tags", ["code"]),
+            ("size_categories", [label]),
+            ("configs", [{"config_name": "records", "default": True, "data_files": [
+                {"split": split, "path": f"data/records/{split}-*.parquet"} for split in ("train", "test")]}]),
+        ]  # fmt: skip
 
 
 @given(st.one_of(st.sampled_from(ODD), st.text()))

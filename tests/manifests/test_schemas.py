@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.cards import Card, card_text
 from manifests.folders.kinds import check_files, check_table
 from manifests.folders.manifest import (
     Input,
@@ -62,7 +61,8 @@ def test_tables_are_cut_and_hold_their_columns(tmp_path: Any, monkeypatch: pytes
     monkeypatch.setattr("manifests.folders.tables.ROWS_PER_FILE", 10)
     monkeypatch.setattr("manifests.folders.tables._ROWS_PER_GROUP", 3)
     rows = ({**DECISION, "row": number} for number in range(25))
-    assert write_tables(tmp_path / "t", "train", Decision, rows, 25) == {
+    write_tables(tmp_path / "t", "train", Decision, rows, 25)
+    assert {item.path: item.rows for item in list_outputs(tmp_path / "t")} == {
         "train-00000-of-00003.parquet": 10,
         "train-00001-of-00003.parquet": 10,
         "train-00002-of-00003.parquet": 5,
@@ -70,9 +70,9 @@ def test_tables_are_cut_and_hold_their_columns(tmp_path: Any, monkeypatch: pytes
     table = pq.read_table(sorted((tmp_path / "t").iterdir()))
     assert table.column("row").to_pylist() == list(range(25))
     assert table.schema.equals(arrow_schema(Decision))
-    assert write_tables(tmp_path / "none", "test", Decision, [], 0) == {"test-00000-of-00001.parquet": 0}
+    write_tables(tmp_path / "none", "test", Decision, [], 0)
     assert pq.read_schema(tmp_path / "none" / "test-00000-of-00001.parquet").equals(arrow_schema(Decision))
-    assert all(check_table(tmp_path, f"{name}/*.parquet", Decision).ok for name in ("t", "none"))
+    assert all(check_table(list((tmp_path / name).iterdir()), Decision).ok for name in ("t", "none"))
     assert ROWS_PER_FILE * 40_000 < 2**31, "codes of LEMUR's size must fit into one column"
 
 
@@ -95,38 +95,20 @@ def stats(**changes: Any) -> pa.Table:
 def test_a_wrong_table_is_named(tmp_path: Any, table: Any, fault: str) -> None:
     if isinstance(table, bytes):
         (tmp_path / "t.parquet").write_bytes(table)
-    elif table is not None:
+    else:
         pq.write_table(table, tmp_path / "t.parquet")
-    check = check_table(tmp_path, "t.parquet", Stat)
+    check = check_table([tmp_path / "t.parquet"], Stat)
     assert not check.ok
     assert check.detail.startswith(fault)
     pq.write_table(stats().append_column("more", pa.array([1])), tmp_path / "t.parquet")
-    assert check_table(tmp_path, "t.parquet", Stat).ok, "further columns may follow"
+    assert check_table([tmp_path / "t.parquet"], Stat).ok, "further columns may follow"
 
 
 def test_what_has_no_rows_is_not_offered() -> None:
     some = {"train": "some/train-*.parquet", "test": "some/test-*.parquet"}
-    configs = {"some": (Stat, some), "none": (Stat, {"train": "none.parquet"})}
+    tables = [Table("some", Stat, some), Table("none", Stat, {"train": "none.parquet"})]
     rows = {"some/train-0.parquet": 3, "some/test-0.parquet": 0, "none.parquet": 0}
-    assert select_tables(configs, rows) == [Table("some", Stat, {"train": "some/train-*.parquet"})]
-
-
-@pytest.mark.parametrize(
-    ("rows", "label"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (99_999, "10K<n<100K"), (10**6, "1M<n<10M")]
-)
-def test_front_of_the_card(rows: int, label: str) -> None:
-    tables = [
-        Table("records", Stat, {"train": "a-*.parquet", "test": "b.parquet"}),
-        Table("more", Stat, {"train": "c.parquet"}),
-    ]
-    about = {"default": "records", "size": rows, "tags": ["t"], "source_datasets": ["original"], "tool": "0.1.0"}
-    assert card_text(Card("Name", "", [], ""), tables, **about).startswith(
-        "---\npretty_name: Name\nlanguage:\n- en\n- code\nannotations_creators:\n- machine-generated\n"
-        f"source_datasets:\n- original\ntask_categories:\n- text-generation\ntags:\n- t\nsize_categories:\n- {label}\nconfigs:\n"
-        "- config_name: records\n  default: true\n  data_files:\n  - split: train\n    path: a-*.parquet\n"
-        "  - split: test\n    path: b.parquet\n"
-        "- config_name: more\n  data_files:\n  - split: train\n    path: c.parquet\n---\n"
-    )
+    assert select_tables(tables, rows) == [Table("some", Stat, {"train": "some/train-*.parquet"})]
 
 
 # Manifests: what is written comes back, what differs from them is named, and what may stand in them as a parent.
@@ -139,7 +121,7 @@ def test_what_is_written_comes_back(tmp_path: Path, finished: Finished) -> None:
     (tmp_path / "specs.jsonl").write_text("{}\n" * 7)
     stated = {"versions": {"python": "3.11.0"}, "parameters": {"seed": 42}, "counts": {"rows": {"input": 1}}}
     inputs = [Input(name="rows.jsonl", sha256=DIGEST, bytes=3)]
-    finished(tmp_path, "extraction", inputs=inputs, outputs=list_outputs(tmp_path, {"specs.jsonl": 7}), **stated)
+    finished(tmp_path, "extraction", inputs=inputs, **stated)
     found = read_manifest(tmp_path)
     assert [(item.path, item.rows) for item in found.outputs] == [("specs.jsonl", 7)]  # itself is not listed
     assert (found.kind, found.inputs, found.parameters, found.counts) == (

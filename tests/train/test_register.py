@@ -91,7 +91,7 @@ def test_trials_are_added_once_as_the_package_would(db: Path, folder: Path) -> N
 def test_a_run_that_was_changed_is_refused(db: Path, folder: Path) -> None:
     made = {"versions": {}, "parameters": {}, "inputs": [], "counts": {}, "details": {}}
     measured = Measured(seconds=0, stage_seconds={}, peak_memory_bytes=0, platform="")
-    write_manifest(folder, Manifest(kind="run", outputs=list_outputs(folder, {}), measured=measured, **made))
+    write_manifest(folder, Manifest(kind="run", outputs=list_outputs(folder), measured=measured, **made))
     (folder / "history.jsonl").write_text("".join(f"{epoch.model_dump_json()}\n" for epoch in history(0.9, 0.9, 0.99)))
     (line,) = register([folder], db=db).failed
     assert "digests: history.jsonl differs from its digest; it was changed after training" in line

@@ -81,7 +81,7 @@ def faults(folder: Path) -> dict[str, str]:
 
 def refresh(folder: Path, **changes: Any) -> None:
     """Make the manifest fit the files again, so that only what they say can be wrong."""
-    write_manifest(folder, read_manifest(folder).model_copy(update={"outputs": list_outputs(folder, {}), **changes}))
+    write_manifest(folder, read_manifest(folder).model_copy(update={"outputs": list_outputs(folder), **changes}))
 
 
 def test_what_the_manifest_of_a_run_states(run: Path, library: Path) -> None:

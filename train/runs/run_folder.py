@@ -22,6 +22,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,13 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import count, plural
 from lemur_core.files.progress import note
 from lemur_core.sandbox.server.received import INTEGERS
+from manifests.folders import kinds
 from manifests.folders.frame import Entry, EntryLibrary, Page, View, curves, facts, link, table
 from manifests.folders.kinds import (
     Check,
     Folder,
     FolderLink,
     FoundItem,
-    Kind,
     ListedItem,
     check_faults,
     describe_inlined,
@@ -92,7 +93,6 @@ def write_run(
     _write_derived(folder, code, record, history)
     RUN.finish(
         folder,
-        {HISTORY: record.epochs},
         watch,
         page=page,
         **_state(record, identity),
@@ -449,5 +449,5 @@ def _trace_run(folder: Path, record: TrainingRecord, blocks: list[Inlined]) -> F
     return FoundItem(tuple(links), tuple(dict.fromkeys(block.code_sha256 for block in blocks)))
 
 
-RUN = Kind("run", "lemur train run", derive=derive_run, laws=(check_run,), page=run_page, items=list_run)
+RUN = replace(kinds.RUN, derive=derive_run, laws=(check_run,), page=run_page, items=list_run)
 verify = functools.partial(verify_folder, RUN)

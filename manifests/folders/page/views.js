@@ -21,13 +21,6 @@ const VIEWS = {
     fill(view.rows);
     return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": view.title }, h("table", null, h("thead", null, h("tr", null, heads)), body));
   },
-  bars(view) {
-    const most = Math.max(...view.rows.map((row) => Math.max(row[1], row[2])), 1e-9);
-    const bar = (value) => { const i = h("i"); i.style.width = (100 * value) / most + "%"; return i; };
-    const key = view.key && view.key.length ? h("p", { class: "intro" }, view.key.map((name, at) => [h("i", { class: at ? "box rest" : "box" }), name]).flat()) : null;
-    return [key, h("ul", { class: "bars" }, view.rows.map(([label, part, whole, text]) => h("li", null,
-      h("span", { class: "label" }, label), h("span", { class: "track", "aria-hidden": "true" }, bar(whole), bar(part)), h("span", { class: "value" }, text))))];
-  },
   results(view) {
     const best = (points) => points.reduce((a, b) => (b[1] > a[1] ? b : a));
     const rows = view.rows.map(([task, dataset, metric, points]) => [dataset, metric, best(points)[1], best(points)[0], points.length, task]);

@@ -133,15 +133,12 @@ def rewrite(folder: Path, pattern: str, damage: Damage) -> None:
     damage(rows)
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
     metadata = folder / "croissant.json"
-    restate_croissant(metadata, metadata, list_outputs(folder, {}))
+    restate_croissant(metadata, metadata, list_outputs(folder))
     relist(folder)
 
 
 def relist(folder: Path) -> None:
-    manifest = read_manifest(folder)
-    tables = [item.path for item in manifest.outputs if item.rows is not None]
-    known = {path: pq.read_metadata(folder / path).num_rows for path in tables}
-    write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, known)}))
+    write_manifest(folder, read_manifest(folder).model_copy(update={"outputs": list_outputs(folder)}))
 
 
 def say(role: int, old: str, new: str, task: str) -> Damage:

@@ -194,5 +194,5 @@ def test_what_is_wrong_is_found(
         edit(rows)
         pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / name)
     manifest = read_manifest(folder)  # its digests are made right again
-    write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, {})}))
+    write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder)}))
     assert detail in failed(folder)[check]

@@ -139,7 +139,7 @@ def test_a_folder_with_files_of_others_is_not_replaced(tmp_path: Path) -> None:
     stated["outputs"] += [{**stated["outputs"][0], "path": path} for path in ("../precious.txt", str(outside))]
     (out / "manifest.json").write_text(json.dumps(stated))  # it may state what it likes
     outside.write_text("precious")
-    (out / "page/files.json").write_text(json.dumps({"index.html": "", "page/000.js": "", "notes.txt": ""}))
+    (out / "page/files.json").touch()
 
     def add(name: str) -> Path:
         (out / name).parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,6 @@ from manifests.folders.frame import (
     EntryLibrary,
     Page,
     View,
-    bars,
     code,
     curves,
     facts,
@@ -78,7 +77,6 @@ def whole_page(number: int = 250) -> Page:
         facts(
             "Overview", [("title", HOSTILE), ("links", [link("one", "report.md"), link("two", "javascript:fault()")])]
         ),
-        bars("Bars", [(HOSTILE, 3.0, 5.0, "3 of 5"), ("b", 0.0, 0.0, "0")], "An introduction.", ("kept", "removed")),
         table("Table", ["name", "number"], [["b", 2], ["a", 10], [HOSTILE, None]]),
         curves("Curves", "epoch", [("loss", [("train", [(1.0, 2.0), (2.0, 1.5)]), ("held out", [(1.0, 2.2)])])]),
         pairs("Pairs", "points", [("worse", -1.0, -1.5, -0.5), ("open", 0.1, -0.2, 0.4), ("one", 0.2, None, None)]),

@@ -12,7 +12,7 @@ import pytest
 from kingfisher_sdk import Rules
 
 from lemur.folders import verify_folder
-from manifests.folders.cards import Card, card_text
+from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card, card_text
 from manifests.folders.tables import Table, write_tables
 from manifests.publish.publishing import PublishReport, Pulled, publish, pull
 from manifests.records import Record
@@ -57,8 +57,10 @@ def sample(tmp_path: Path, finished: Callable[..., Path]) -> Path:
         )
         write_tables(folder / "data", split, Code, rows, count)
     files = {"train": "data/train-*.parquet", "test": "data/test-*.parquet"}
-    about = {"default": "", "size": 37, "tags": ["code"], "source_datasets": ["original"], "tool": "0.1.0"}
-    card = card_text(Card("Sample", "", [], ""), [Table("records", Code, files)], **about, address=REPO)
+    about = {"size": 37, "tags": ["code"], "source_datasets": ["original"], "tool": "0.1.0"}
+    card = card_text(
+        Card("Sample", "", [], "", SNAPSHOT_DISCLOSURE), [Table("records", Code, files)], **about, address=REPO
+    )
     (folder / "README.md").write_text(card)
     (folder / "report.md").write_text("# Report\n")
     (folder / "empty.txt").touch()

@@ -44,7 +44,7 @@ def copied(ready: Staged, out: Path) -> Path:
     return out
 
 
-PAGE = {"index.html", "page/000.js", "page/files.json"}
+PAGE = {"index.html", "page/000.js"}
 WITHHELD = [
     {"source": "beta@2.0", "license": "GPL-3.0-only", "blocks": 4},
     {"source": "gamma@3.0", "license": "NOASSERTION", "blocks": 4},
@@ -74,10 +74,10 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
         bare = {**was, "code": None, "error": was["error"] and without_source(was["error"])}
         assert now == (was if was["source"] == "alpha@1.0" else bare)
     assert {row["source"] for row in new if row["code"] is not None} == {"alpha@1.0"}
-    assert check_table(out, "blocks.parquet", Block).ok
+    assert check_table([out / "blocks.parquet"], Block).ok
     manifest, stated = read_manifest(out), read_manifest(folder)
     assert [(o.path, o.sha256, o.bytes) for o in manifest.outputs] == [
-        (o.path, o.sha256, o.bytes) for o in list_outputs(out, {})
+        (o.path, o.sha256, o.bytes) for o in list_outputs(out)
     ]
     assert {item.path: item.rows for item in manifest.outputs}["blocks.parquet"] == len(new) == 15
     assert (manifest.details, manifest.counts) == (stated.details | {"withheld": WITHHELD}, stated.counts)
@@ -152,7 +152,7 @@ def test_code_taken_in_from_elsewhere_counts_too(folder: Path, tmp_path: Path) -
     entry["made_from"]["beta@2.0"] = ["beta/parts.py"]
     path.write_text(json.dumps(needs))
     manifest = read_manifest(folder)
-    write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder, {})}))
+    write_manifest(folder, manifest.model_copy(update={"outputs": list_outputs(folder)}))
     with stage_files(folder) as ready:
         stated = json.loads(ready.files["manifest.json"].read_text())
         assert {"source": "alpha@1.0", "license": "GPL-3.0-only", "blocks": 1} in stated["details"]["withheld"]
