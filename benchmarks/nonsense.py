@@ -12,10 +12,10 @@ import argparse
 import json
 from pathlib import Path
 
-from extract.specs.make import graphs_in_spec
-from lemur.synthesis.steps import Attempt, NetworkProposal, Prover, parameters_used
+from extract.specs.make import read_spec_graph
+from lemur.synthesis.steps import Attempt, Proposal, Prover, count_parameters
 from lemur_core.files.markdown import table
-from lemur_core.graphs.serialization import load_graphs
+from lemur_core.graphs.graph import Graph
 from manifests.folders.kinds import EXTRACTION
 from manifests.provenance import SPECS
 from manifests.records import Block, Spec
@@ -66,7 +66,7 @@ def main() -> None:
     for spec in specs:
         requested[spec.block] = Attempt(0, spec, json.loads(rows[spec.block].arguments or ""))
     without = sum(not spec.algorithm.motifs for spec in specs if spec.algorithm)
-    fixed = [spec for spec in specs if not _parameters(spec)]
+    fixed = [spec for spec in specs if not count_parameters(_read_graph(spec))]
     print(f"{len(specs)} specs, {without} without patterns, {len(fixed)} without parameters", flush=True)
     groups = {
         ("its own code", "its own"): [
@@ -82,30 +82,31 @@ def main() -> None:
     outcomes = []
     with Prover([asked.library], jobs=asked.jobs) as prover:
         for (kind, way), codes in groups.items():
-            ones = [NetworkProposal(requested[spec.block], code) for spec, code in codes]
+            ones = [Proposal(requested[spec.block], code) for spec, code in codes]
             prover.check_conformance(ones)
-            taken = [one for one in ones if one.step is None]
+            taken = [one for one in ones if one.fault is None]
             outcomes.append([kind, way or "none", f"{len(ones)}", f"{len(taken)}"])
             print(*outcomes[-1], sep=" | ", flush=True)
             for one in taken if kind in _KINDS else [one for one in ones if one not in taken]:
-                print(f"  {one.attempt.spec.name}: {one.fault and one.fault['error']}")
+                print(f"  {one.attempt.spec.name}: {one.fault and one.fault.error}")
     print("\n".join(table(["code", "parameters", "specs", "accepted"], outcomes)))
 
 
 def write(spec: Spec, kind: str, way: str) -> str:
     """The file with a class of the name, shapes and number of parameters of a spec. Args: way: how these are used."""
     assert spec.algorithm is not None
-    form = load_graphs(graphs_in_spec(spec.algorithm))["eval"]
-    outputs = [form.type_of(ref) for ref in form.outputs]
+    graph = _read_graph(spec)
+    outputs = [graph.type_of(ref) for ref in graph.outputs]
     parts = [f"self.fit({_KINDS[kind]}, {tuple(map(int, one.shape))}, torch.{one.dtype})" for one in outputs]
     result = parts[0] if spec.algorithm.returns == "tensor" else f"[{', '.join(parts)}]"
-    own = f"self.own = nn.Parameter(torch.randn({_parameters(spec)}))" if way else "pass"
+    own = f"self.own = nn.Parameter(torch.randn({count_parameters(_read_graph(spec))}))" if way else "pass"
     return _CLASS.format(name=spec.name, own=own, result=result, used=_WAYS.get(way, "y"))
 
 
-def _parameters(spec: Spec) -> int:
-    assert spec.algorithm is not None
-    return parameters_used(load_graphs(graphs_in_spec(spec.algorithm))["eval"])
+def _read_graph(spec: Spec) -> Graph:
+    graph = read_spec_graph(spec)
+    assert graph is not None, "of each spec here"
+    return graph
 
 
 if __name__ == "__main__":

@@ -22,13 +22,14 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from benchmarks.served import MODEL, serve
+from extract.arguments.messages import join_arguments
 from extract.model.results import wilson
 from extract.search import open_index
 from lemur.synthesis import AttemptOptions, Sampling, Service
-from lemur.synthesis.endpoint import Answer, Endpoint, Model, Request
-from lemur.synthesis.folder import STEPS, last_answers
-from lemur.synthesis.loop import Tried, draw, format_call, synthesize
-from lemur.synthesis.steps import Attempt, Prover
+from lemur.synthesis.endpoint import Answer, Endpoint, Request
+from lemur.synthesis.folder import STEPS
+from lemur.synthesis.loop import Ask, draw, synthesize
+from lemur.synthesis.steps import Proposal, Prover
 from manifests.provenance import TABLE
 
 _FACTS = re.compile(r"^\[\n.*^\]", re.DOTALL | re.MULTILINE)
@@ -71,10 +72,8 @@ class Net(nn.Module):
 class _Written(ABC):
     """A baseline: writes from the facts of the first block that a prompt states."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def ask(self, requests: Sequence[Request], sampling: Sampling, label: str) -> list[Answer]:  # noqa: ARG002
+    def ask(self, requests: Sequence[Request]) -> list[Answer]:
+        """Return the files that are written for requests."""
         found = [_FACTS.search(request.messages[1]["content"]) for request in requests]
         assert None not in found, "each prompt states facts"
         texts = [self.write(json.loads(match[0])[0]) for match in found if match]
@@ -88,9 +87,6 @@ class _Written(ABC):
 class Template(_Written):
     """The commonest layers in the shapes of the facts."""
 
-    def __init__(self) -> None:
-        super().__init__("template")
-
     def write(self, facts: dict[str, Any]) -> str:
         """A file whose class keeps or changes shapes as the facts do."""
         given, made = _shapes(facts)
@@ -101,7 +97,6 @@ class Nearest(_Written):
     """The code of another block, the first that a search for the summary finds."""
 
     def __init__(self, library: Path) -> None:
-        super().__init__("nearest")
         self._library, self._index = library, open_index(library)
         table = pq.read_table(library / TABLE, columns=["block", "name", "code", "lean_code", "arguments"])
         self._rows = {row["block"]: row for row in table.to_pylist()}
@@ -115,7 +110,7 @@ class Nearest(_Written):
             return _net(facts)
         renamed = (
             f"\n\nclass {facts['class']}({row['name']}):\n    def __init__(self, *args, **kwargs):\n"
-            f"        {format_call('super().__init__', json.loads(row['arguments']))}\n"
+            f"        super().__init__({join_arguments(**json.loads(row['arguments'])['init'])})\n"
         )
         return f"{row['lean_code'] or row['code']}\nimport torch\nimport torch.nn as nn\n{renamed}{_net(facts)}"
 
@@ -174,31 +169,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(argv)
     attempts, pool = draw(asked.library, AttemptOptions(asked.n, seed=asked.seed))
     print(f"{len(attempts)} attempts, blocks drawn from {pool} of {asked.library.name}")
-    models: list[Model] = [Template(), Nearest(asked.library)]
+    models: dict[str, Ask] = {"template": Template().ask, "nearest": Nearest(asked.library).ask}
     with ExitStack() as servers:
-        for name in asked.served:
-            url = servers.enter_context(serve(name))
-            models.append(Endpoint(Path(name.removeprefix("package:")).stem, Service(url, at_once=1), again=True))
-        found: dict[str, list[Tried]] = {}
-        for model in models:
-            label = model.name if model.name not in found else f"{model.name} {len(found)}"
-            found[label] = _try(model, attempts, asked)
-    _print(found)
-
-
-def _try(model: Model, attempts: Sequence[Attempt], asked: argparse.Namespace) -> list[Tried]:
-    sampling, beside = Sampling(max_tokens=asked.max_tokens), [asked.library, *asked.against]
-    with Prover(beside) as prover:
-        return synthesize(attempts, model, sampling, prover, repairs=asked.repairs)
-
-
-def _print(found: dict[str, list[Tried]]) -> None:
+        for number, name in enumerate(asked.served, 1):
+            service = Service(servers.enter_context(serve(name)), at_once=1)
+            label = f"{number}: {Path(name.removeprefix('package:')).stem}"
+            models[label] = Endpoint(label, service, Sampling(max_tokens=asked.max_tokens)).ask
+        found: dict[str, list[Proposal]] = {}
+        for label, ask in models.items():
+            with Prover([asked.library, *asked.against]) as prover:
+                found[label] = synthesize(attempts, ask, prover, repairs=asked.repairs)
     print(f"{'step':<12}" + "".join(f"{name:>34}" for name in found))
-    for step in STEPS:
+    for number, step in enumerate(STEPS):
         cells = []
-        for tried in found.values():
-            last = last_answers([record for record, _ in tried])
-            through = sum(step in record.passed for record in last)
+        for proposals in found.values():
+            last = {proposal.attempt.number: proposal.fault for proposal in proposals}.values()  # of each attempt
+            through = sum(fault is None or STEPS.index(fault.step) > number for fault in last)
             low, high = wilson(through, len(last))
             cells.append(f"{through:>4} of {len(last)} ({100 * low:.1f} to {100 * high:.1f} %)")
         print(f"{step:<12}" + "".join(f"{cell:>34}" for cell in cells))

@@ -75,13 +75,13 @@ class SearchIndex:
         spec: SpecLine = json.loads(self.read("SELECT spec FROM blocks WHERE number = ?", number)[0][0])
         return spec
 
-    def rank(self, query: str, *, all_words: bool = False) -> list[int]:
+    def rank(self, query: str) -> list[int]:
         """Return the numbers of the blocks that match a query, best first: that of exactly this name, then by BM25."""
         weights = ", ".join(map(str, COLUMNS.values()))
         found = self.read(
             "SELECT number FROM words JOIN blocks ON number = words.rowid WHERE words MATCH ?"
             f" ORDER BY lower(blocks.name) = ? DESC, bm25(words, {weights}), number",
-            f" {'AND' if all_words else 'OR'} ".join(_terms(query)),
+            " OR ".join(_terms(query)),
             "".join(query.split()).lower(),
         )
         return [number for (number,) in found]

@@ -234,31 +234,22 @@ class NetworkTracer:
     def __exit__(self, *error: object) -> None:
         self._box.__exit__(*error)
 
-    def run(
-        self, payloads: Mapping[int, Json], *, names: Mapping[int, str] = {}, wider: bool = True
-    ) -> Iterator[tuple[int, GraphTrace]]:
+    def run(self, payloads: Mapping[int, Json], *, names: Mapping[int, str] = {}) -> Iterator[tuple[int, GraphTrace]]:
         """Yield what each of these networks computes, by its number, in order of completion.
 
         Args:
             payloads: `code` and the arguments from `build_payload`.
             names: for the progress.
-            wider: let a network take all of the seconds that the stage allows, not a quarter, and run it again if it
-                crashes.
         Raises: UserError if no sandbox is available.
         """
-        stage = TRACE
-        if not wider:
-            wall, cpu = stage.limits.wall_seconds / 4, stage.limits.cpu_seconds / 4
-            limits = replace(stage.limits, wall_seconds=wall, cpu_seconds=cpu)
-            stage = replace(stage, limits=limits, retries=Retries.NONE)
         jobs = [
-            Job(str(number), stage.guest, payload, stage.limits, name=names.get(number) or "")
+            Job(str(number), TRACE.guest, payload, TRACE.limits, name=names.get(number) or "")
             for number, payload in payloads.items()
         ]
         if not jobs:
             return
         with progress("graphs", len(jobs), "networks") as advance:
-            for reply in stage.run_jobs(self._box, jobs):
+            for reply in TRACE.run_jobs(self._box, jobs):
                 answer = read_answer(reply)
                 if isinstance(answer, NetFailure):
                     yield int(reply.key), GraphTrace({"error": answer.fault})

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from lemur.synthesis.folder import PARAMETERS
 from lemur.synthesis.learning_guest import CLASSES, IN_SHAPE, BrokenNetwork, LearningTask, ScoreChange
 from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
@@ -39,31 +40,26 @@ _EPOCHS = (5, 40)  # the latter for networks that need more; deep ones with norm
 _CELLS = 8  # of a pattern, on each side
 _NOISE = 0.3
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-
-def confirm(
-    box: CachedSandbox, codes: Mapping[int, tuple[str, str]], prm: Mapping[str, Any]
-) -> dict[int, tuple[str, str]]:
+def confirm(box: CachedSandbox, codes: Mapping[int, tuple[str, str]]) -> dict[int, tuple[str, str]]:
     """Return the networks that do not learn, by their number, with the step that they fail and the reason.
 
-    Args: box: knows the guest of `CONFIRM`. codes: the networks, with the class that has to learn. prm:
-        hyperparameters.
+    Args: box: knows the guest of `CONFIRM`. codes: the networks, with the class that has to learn.
     Raises: UserError if no sandbox is available.
     """
     refused: dict[int, tuple[str, str]] = {}
     key = _read_key()
     waiting = [(number, run) for number in codes for run in range(_RUNS)]
     for epochs in _EPOCHS:
-        tasks = {f"{number} {run}": _draw(key, *codes[number], run, prm, epochs) for number, run in waiting}
+        drawn = {f"{number} {run}": _draw(key, *codes[number], run, epochs) for number, run in waiting}
         waiting = []
-        for reply in CONFIRM.run(box, {name: task for name, (task, _) in tasks.items()}):
+        for reply in CONFIRM.run(box, {name: task for name, (task, _) in drawn.items()}):
             number, run = map(int, reply.key.split(" "))
             if reply.answer is None:
                 refused[number] = ("learns", reply.ending())
             elif isinstance(reply.answer, BrokenNetwork):
                 refused[number] = (reply.answer.step, reply.answer.error)
-            elif not _has_learned(reply.answer, tasks[reply.key][1]):
+            elif not _has_learned(reply.answer, drawn[reply.key][1]):
                 waiting.append((number, run))
         waiting = [(number, run) for number, run in waiting if number not in refused]
     unmoved = "its training does not move its scores of images that it has not seen toward their labels"
@@ -79,9 +75,7 @@ def _read_key() -> bytes:
     return path.read_bytes()
 
 
-def _draw(
-    key: bytes, code: str, name: str, run: int, prm: Mapping[str, Any], epochs: int
-) -> tuple[LearningTask, list[int]]:
+def _draw(key: bytes, code: str, name: str, run: int, epochs: int) -> tuple[LearningTask, list[int]]:
     """Draw the images for one run. Returns: also the labels of the unseen images."""
     digest = hashlib.blake2b(f"{run} {code}".encode(), key=key, digest_size=32).digest()
     generator = np.random.default_rng(list(digest))
@@ -99,7 +93,7 @@ def _draw(
     images, image_labels = draw_images(_IMAGES)
     unseen, unseen_labels = draw_images(_UNSEEN)
     seed = int.from_bytes(digest[:4], "big")
-    task = LearningTask(code, name, prm, seed, images, image_labels, unseen, epochs)
+    task = LearningTask(code, name, PARAMETERS, seed, images, image_labels, unseen, epochs)
     return task, unseen_labels
 
 
@@ -107,12 +101,13 @@ def _has_learned(change: ScoreChange, labels: list[int]) -> bool:
     """Return whether the scores moved toward the labels, more than toward these labels in any other order."""
     used = sorted(set(labels))
     rows = np.array(labels)
-    for scores in (np.array(change.train), np.array(change.eval)):
-        if scores.shape != (len(labels), CLASSES):
+    for reported in (change.train, change.eval):
+        if [len(row) for row in reported] != [CLASSES] * len(labels):
             return False
+        scores = np.array(reported)
         moved = np.stack([scores[rows == label][:, used].mean(axis=0) for label in used])
-        orders = list(permutations(range(len(used))))  # the first one is that of the labels
-        sums = [float(moved[range(len(used)), order].sum()) for order in orders]
-        if sums[0] > max(sums[1:]):
+        orders: Any = list(permutations(range(len(used))))  # the first one is that of the labels
+        toward, *others = moved[range(len(used)), orders].sum(axis=1)
+        if toward > max(others):
             return True
     return False

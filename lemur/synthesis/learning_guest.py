@@ -8,14 +8,13 @@ of a network can forge how its scores follow them.
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lemur_core.graphs.trace import flatten_tensors
-from lemur_core.sandbox.net import NetError, construct, execute, seed_all, sizes, step, stub_weights
+from lemur_core.sandbox.net import NetError, check_output, construct, execute, seed_all, sizes, step, stub_weights
 
 #: Images, channels first, and classes for the checks of a network, as `prompt.txt` states them.
 IN_SHAPE, CLASSES = (3, 32, 32), 10
@@ -70,58 +69,52 @@ def train_briefly(task: LearningTask) -> ScoreChange | BrokenNetwork:
     images, unseen = (_decode(text) for text in (task.images, task.unseen))
     labels = torch.tensor(task.labels)
     batches = list(zip(torch.split(images, _BATCH), torch.split(labels, _BATCH), strict=True))
-    running = True
+    reached: Literal["runs", "learns"] = "runs"
     try:
-        file, net = _build(task)
-        if not _find_blocks(file, net, task.name):
+        net, block = _build(task)
+        if not any(isinstance(module, block) for module in net.modules()):
             raise NetError("builds", f"no {task.name} is in it once it is constructed")
         before = _score(net, unseen)
-        running = False
+        reached = "learns"
         _check_gradients(task, batches[0][0])
-        values = [own.detach().clone() for own in _trainable(file, net, task.name).values()]
+        initial = [parameter.detach().clone() for parameter in _list_trainable(net, block).values()]
         with step("train_setup_failed", "in train_setup(prm)"):
             net.train_setup({**task.prm, "batch": _BATCH})
         for _ in range(task.epochs):
             with step("learn_failed", f"in learn(train_data), {len(batches)} batches of {_BATCH}"):
                 net.train()
                 net.learn(list(batches))
-        pairs = zip(values, _trainable(file, net, task.name).values(), strict=True)
-        if values and all(torch.equal(one, other.detach()) for one, other in pairs):
+        pairs = zip(initial, _list_trainable(net, block).values(), strict=True)
+        if initial and all(torch.equal(old, new.detach()) for old, new in pairs):
             raise NetError("learns", f"its training does not change any parameter of {task.name}")
         after = _score(net, unseen)
     except NetError as error:
-        if running:
-            return BrokenNetwork("runs", error.detail)
-        return BrokenNetwork("learns", f"{error.category}: {error.detail}")
-    return ScoreChange(
-        *(tuple(tuple(row) for row in (new - old).tolist()) for old, new in zip(before, after, strict=True))
-    )
+        return BrokenNetwork(reached, error.detail if reached == "runs" else f"{error.category}: {error.detail}")
+    train, evaluated = ((new - old).tolist() for old, new in zip(before, after, strict=True))
+    return ScoreChange(tuple(map(tuple, train)), tuple(map(tuple, evaluated)))
 
 
-def _build(task: LearningTask) -> tuple[ModuleType, Any]:
-    """Return the file as a module, and the network."""
+def _build(task: LearningTask) -> tuple[Any, type[nn.Module]]:
+    """Return the network, and the class of its block."""
     seed_all(task.seed)
     file = execute(task.code)
-    return file, construct(file, (_BATCH, *IN_SHAPE), (CLASSES,), dict(task.prm))
+    return construct(file, (_BATCH, *IN_SHAPE), (CLASSES,), {**task.prm, "batch": _BATCH}), getattr(file, task.name)
 
 
-def _find_blocks(file: ModuleType, net: nn.Module, name: str) -> list[nn.Module]:
-    return [module for module in net.modules() if isinstance(module, getattr(file, name))]
-
-
-def _trainable(file: ModuleType, net: nn.Module, name: str) -> dict[str, nn.Parameter]:
+def _list_trainable(net: nn.Module, block: type[nn.Module]) -> dict[str, nn.Parameter]:
     """Return the trainable parameters of the blocks of a class, by name and number of the block."""
+    blocks = [module for module in net.modules() if isinstance(module, block)]
     return {
-        f"{key} of {number}" if number else key: parameter
-        for number, block in enumerate(_find_blocks(file, net, name))
-        for key, parameter in block.named_parameters()
+        f"{name} of {number}" if number else name: parameter
+        for number, module in enumerate(blocks)
+        for name, parameter in module.named_parameters()
         if parameter.requires_grad
     }
 
 
 def _check_gradients(task: LearningTask, images: Tensor) -> None:
     """Check that a finite gradient reaches each trainable parameter of the blocks, and an output of one."""
-    file, net = _build(task)
+    net, block = _build(task)
     gave: list[Tensor] = []
 
     def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
@@ -129,22 +122,23 @@ def _check_gradients(task: LearningTask, images: Tensor) -> None:
             output.retain_grad()
         gave.append(output)
 
-    for block in _find_blocks(file, net, task.name):
-        block.register_forward_hook(keep)
+    for module in net.modules():
+        if isinstance(module, block):
+            module.register_forward_hook(keep)
     with step("gradients", "train mode"):
         outputs = [tensor for tensor in flatten_tensors(net.train()(images)) if tensor.requires_grad]
         # Random weights: with a plain sum, gradients of opposite sign could cancel, as after a softmax.
         generator = torch.Generator().manual_seed(0)
         weights = [torch.randn(tensor.shape, generator=generator) for tensor in outputs]
         torch.autograd.backward(outputs, weights)  # raises if there are no outputs
-    gradients = {key: parameter.grad for key, parameter in sorted(_trainable(file, net, task.name).items())}
-    missing = [key for key, gradient in gradients.items() if gradient is None]
+    gradients = {name: parameter.grad for name, parameter in sorted(_list_trainable(net, block).items())}
+    missing = [name for name, gradient in gradients.items() if gradient is None]
     if missing:
         first = f"{', '.join(missing[:4])}: {len(missing)} of {len(gradients)} parameters of {task.name}"
         raise NetError("gradients", f"none reaches {first}")
-    for key, gradient in gradients.items():
+    for name, gradient in gradients.items():
         if gradient is not None and not bool(torch.isfinite(gradient).all()):
-            raise NetError("gradients", f"that of {key} of {task.name} is not finite")
+            raise NetError("gradients", f"that of {name} of {task.name} is not finite")
     if all(tensor.grad is None for tensor in gave):
         raise NetError("gradients", f"none reaches the output of {task.name}")
 
@@ -156,12 +150,7 @@ def _score(net: Any, images: Tensor) -> tuple[Tensor, Tensor]:
         runs = [net(images) for _ in range(_REPEATS)]
         runs.append(net.eval()(images))
     for scores in runs:
-        if not isinstance(scores, Tensor) or list(scores.shape) != [len(images), CLASSES]:
-            given = sizes(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-            wanted = f"where {len(images)}x{CLASSES} is wanted"
-            raise NetError("wrong_output", f"gives {given} for {sizes(images.shape)}, {wanted}")
-        if not bool(torch.isfinite(scores).all()):
-            raise NetError("not_finite", "the output is not finite")
+        check_output(scores, [len(images), CLASSES])
     return torch.stack(runs[:-1]).double().mean(0), runs[-1].double()
 
 

@@ -15,7 +15,7 @@
     without motifs, most of its operations; without parameters, its outputs |
 | novel | by curation's thresholds it equals nothing in snapshots, the library or this run, nor a network by graph |
 
-Code is executed only in the sandbox. Code that exceeds a limit there is not retried with wider limits.
+Code is executed only in the sandbox.
 """
 
 import ast
@@ -23,35 +23,35 @@ import builtins
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 from curate.compute.graphs import NetworkTracer, build_payload
-from curate.compute.runs import BATCH, PRM, TASK_DATASETS
+from curate.compute.runs import PRM, TASK_DATASETS
 from curate.folder.novelty import NoveltyIndex, Query
 from curate.model.corpus import code_features
 from curate.model.pretrained import find_pretrained
 from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
 from extract.proofs.rebuild import REBUILD
-from extract.proofs.visit import TRACE
-from extract.specs.make import build_algorithm, graphs_in_spec
+from extract.proofs.visit import TRACE, BlockGraphs
+from extract.specs.make import build_algorithm, graphs_in_spec, read_graph
 from lemur.synthesis.confirm import CONFIRM, confirm
-from lemur.synthesis.folder import STEPS, TASK
+from lemur.synthesis.endpoint import Answer, Message
+from lemur.synthesis.folder import TASK
 from lemur_core.describe.facts import MOVES
 from lemur_core.files import Json
 from lemur_core.files.foreign import decode_python
 from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import LEAVES, Graph
 from lemur_core.graphs.identity import similarity
-from lemur_core.graphs.serialization import load_graphs
-from lemur_core.sandbox import Failure
 from lemur_core.sandbox.cached import workers_within_memory
-from lemur_core.sandbox.stage import Retries, open_sandbox
+from lemur_core.sandbox.stage import open_sandbox
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
 from manifests.records import Spec
 from train.model.contract import check_contract
@@ -62,233 +62,215 @@ _OPERATIONS = 0.5  # the share of common operations, of all in both, that has to
 _ROUNDING = 1e-4  # of the largest value: the same computation, written otherwise
 _LAYOUT = MOVES - {"slice", "flip", "roll"}
 _ANOTHER = "; make another architecture"
-_NEAREST = ("name", "id", "lexical", "structural", "graph", "agreement", "known")
-
-_TRACE = replace(TRACE, retries=Retries.NONE, label="")
+_CUT = "; the answer was cut off at its limit of tokens"  # whatever the fault is: a part of a file is often valid
 _REBUILD = replace(REBUILD, label="")
-_PRM = PRM | {"transform": "norm_32", "batch": BATCH}
+_NEAREST = ("name", "id", "lexical", "structural", "graph", "agreement", "known")
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request: the spec of the block, the arguments that it ran with, and the seed that is passed to the model."""
+    """One network to ask for: the spec of its block, the calls that the block ran with, and the seed of the answer."""
 
     number: int
     spec: Spec
-    arguments: Mapping[str, Any]
+    calls: CallsToRun
     goal: str = ""
     seed: int = 0
 
 
+class Fault(NamedTuple):
+    """The step that code fails, and why. `line`: of the code, where one decided it."""
+
+    step: str
+    error: str
+    line: int | None = None
+
+
 @dataclass(slots=True)
-class NetworkProposal:
-    """The code of one attempt on its way through the steps. `fault` describes the failed step."""
+class Proposal:
+    """One answer on its way through the steps: what was asked, the code in it, what was seen, and its fault, if any.
+
+    `graph` and `widths` are the identities of the network (G0, G1).
+    """
 
     attempt: Attempt
-    code: str | None
-    step: str | None = None
-    fault: Json | None = None
+    code: str = ""
+    messages: Sequence[Message] = ()
+    round: int = 0
+    answer: Answer = Answer()  # noqa: RUF009 (frozen)
+    fault: Fault | None = None
     facts: Json = field(default_factory=dict)
-    graph: str | None = None
-    widths: str | None = None
+    graph: str = ""
+    widths: str = ""
 
-    def fail(self, step: str, error: str, **more: Any) -> None:
-        """Record the failed step; the network takes no further steps."""
-        self.step, self.fault = step, {"step": step, "error": error, **more}
-
-    @property
-    def steps_passed(self) -> tuple[str, ...]:
-        """The steps that it passed."""
-        return STEPS if self.step is None else STEPS[: STEPS.index(self.step)]
+    def fail(self, step: str, error: str, line: int | None = None) -> None:
+        """Record the failed step; the code takes no further steps."""
+        self.fault = Fault(step, error + (_CUT if self.answer.finish == "length" else ""), line)
 
 
-class Prover:
+class Prover(ExitStack):
     """Runs many networks at a time through the steps. A context manager; sandboxes start when needed.
 
     Args: folders: snapshots and extractions that a network must differ from.
     """
 
     def __init__(self, folders: Sequence[Path], *, jobs: int | None = None, unsafe: bool = False) -> None:
+        super().__init__()
         workers = workers_within_memory(jobs or available_cores(), CONFIRM.limits)
-        self._tracer = NetworkTracer(jobs=jobs, unsafe=unsafe)
-        self._box = open_sandbox(None, [TRACE, REBUILD, CONFIRM], {"jobs": workers, "unsafe": unsafe})
+        self._tracer = self.enter_context(NetworkTracer(jobs=jobs, unsafe=unsafe))
+        box = open_sandbox(None, [TRACE, REBUILD, CONFIRM], {"jobs": workers, "unsafe": unsafe})
+        self._box = self.enter_context(box)
         self._folders, self._jobs = tuple(folders), jobs
         self._accepted: list[Query] = []
-
-    def __enter__(self) -> "Prover":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._tracer.__exit__(*error)
-        self._box.__exit__(*error)
 
     @cached_property
     def _index(self) -> NoveltyIndex:
         return NoveltyIndex(self._folders, jobs=self._jobs)
 
-    def prove(self, networks: Sequence[NetworkProposal]) -> None:
-        """Run all steps for networks that passed `answer`; accepted ones count as known for later ones.
+    def prove(self, proposals: Sequence[Proposal]) -> None:
+        """Run all steps for proposals that passed `answer`; accepted ones count as known for later ones.
 
         Raises: UserError if no sandbox is available, or a folder is not comparable.
         """
-        for network in networks:
-            if network.step is None:
-                check_text(network)
-        for step in (self._check_runs, self._check_learns, self.check_conformance, self._check_novelty):
-            step([network for network in networks if network.step is None])
+        for proposal in proposals:
+            if proposal.fault is None and (fault := check_text(proposal.code, proposal.attempt.spec.name)):
+                proposal.fail(*fault)
+        for check in (self._check_runs, self._check_learns, self.check_conformance, self._check_novelty):
+            if passing := [proposal for proposal in proposals if proposal.fault is None]:
+                check(passing)
 
-    def _check_runs(self, networks: Sequence[NetworkProposal]) -> None:
+    def _check_runs(self, proposals: Sequence[Proposal]) -> None:
         inputs = build_payload(TASK, TASK_DATASETS[TASK], PRM)
         assert not isinstance(inputs, str)
-        payloads = {number: inputs | {"code": network.code} for number, network in enumerate(networks)}
-        for number, traced in self._tracer.run(payloads, wider=False):
-            network = networks[number]
-            if traced.graph is None:
-                network.fail("runs", traced.error or "does not run")
+        payloads = {number: inputs | {"code": proposal.code} for number, proposal in enumerate(proposals)}
+        for number, traced in self._tracer.run(payloads):
+            proposal, name = proposals[number], proposals[number].attempt.spec.name
+            if traced.graph is None or traced.widths is None:
+                proposal.fail("runs", traced.error or "does not run")
                 continue
-            network.graph, network.widths = traced.graph, traced.widths
-            if (name := network.attempt.spec.name) in traced.answer["dead_classes"]:
-                network.fail("used", f"nothing that {name} computes reaches the scores")
+            proposal.graph, proposal.widths = traced.graph, traced.widths
+            if name in traced.answer["dead_classes"]:
+                proposal.fail("used", f"nothing that {name} computes reaches the scores")
 
-    def _check_learns(self, networks: Sequence[NetworkProposal]) -> None:
-        codes = {number: (network.code or "", network.attempt.spec.name) for number, network in enumerate(networks)}
-        for number, (step, why) in confirm(self._box, codes, _PRM).items():
-            networks[number].fail(step, why)
+    def _check_learns(self, proposals: Sequence[Proposal]) -> None:
+        codes = {number: (proposal.code, proposal.attempt.spec.name) for number, proposal in enumerate(proposals)}
+        for number, (step, why) in confirm(self._box, codes).items():
+            proposals[number].fail(step, why)
 
-    def check_conformance(self, networks: Sequence[NetworkProposal]) -> None:
+    def check_conformance(self, proposals: Sequence[Proposal]) -> None:
         """Run the step `conforms` alone. Raises: UserError if no sandbox is available."""
         runs = {
-            str(number): BlockRun(
-                network.code or "",
-                network.attempt.spec.name,
-                (),
-                (),
-                cast(CallsToRun, network.attempt.arguments),
-                (),
-            )
-            for number, network in enumerate(networks)
+            str(number): BlockRun(proposal.code, proposal.attempt.spec.name, (), (), proposal.attempt.calls, ())
+            for number, proposal in enumerate(proposals)
         }
         rebuilds: dict[str, SpecRebuild] = {}
-        found: dict[str, Json] = {}
-        for reply in _TRACE.run(self._box, runs):
-            traced, error = (None, reply.ending()) if reply.answer is None else (reply.outcome.value, "")
-            if isinstance(reply.answer, Failure):
-                traced, error = None, reply.answer.error
-            assert isinstance(traced, dict | None)
-            spec = networks[int(reply.key)].attempt.spec
-            found[reply.key] = facts = conformance(spec, traced, error)
-            # Blocks without parameters: the outputs of a module that is written from the spec decide.
-            if spec.algorithm is not None and not spec.parameters and facts["parameters"] == 0 and not facts["same"]:
-                graphs, call = graphs_in_spec(spec.algorithm), asdict(runs[reply.key])
-                rebuilds[reply.key] = SpecRebuild(spec.name, "", graphs, call, _ROUNDING)
+        faults: dict[str, list[str]] = {}
+        for reply in TRACE.run(self._box, runs):
+            proposal, traced = proposals[int(reply.key)], reply.answer
+            spec = proposal.attempt.spec
+            proposal.facts["same"] = isinstance(traced, BlockGraphs) and traced.graph == spec.graph
+            if not isinstance(traced, BlockGraphs):
+                error = reply.ending() if traced is None else traced.error
+                faults[reply.key] = [f"does not run as its facts state: {error}"]
+            elif not proposal.facts["same"]:
+                faults[reply.key], parameters = compare_with_spec(traced.to_json(), spec)
+                # Blocks without parameters: the outputs of a module that is written from the spec decide.
+                if spec.algorithm is not None and not spec.parameters and not parameters:
+                    graphs, original = graphs_in_spec(spec.algorithm), asdict(runs[reply.key])
+                    rebuilds[reply.key] = SpecRebuild(spec.name, "", graphs, original, _ROUNDING)
         for rebuilt in _REBUILD.run(self._box, rebuilds):
-            faults = found[rebuilt.key]["faults"]
             if rebuilt.answer is not None and rebuilt.answer.proven:
-                faults.clear()
-            elif rebuilt.answer is not None and rebuilt.answer.error.startswith("in eval mode") and not faults:
-                faults.append(f"computes something else: {rebuilt.answer.error}")
-        for number, network in enumerate(networks):
-            facts = found[str(number)]
-            network.facts["same"] = facts["same"]
-            if facts["faults"]:
-                network.fail("conforms", f"{network.attempt.spec.name}: {'; '.join(facts['faults'])}")
+                faults[rebuilt.key] = []
+            elif rebuilt.answer is not None and rebuilt.answer.error.startswith("in eval mode"):
+                faults[rebuilt.key] = faults[rebuilt.key] or [f"computes something else: {rebuilt.answer.error}"]
+        for key, found in faults.items():
+            if found:
+                proposals[int(key)].fail("conforms", f"{runs[key].name}: {'; '.join(found)}")
 
-    def _check_novelty(self, networks: Sequence[NetworkProposal]) -> None:
-        if not networks:
-            return
-        queries = [
-            self._index.read(f"attempt {network.attempt.number} of this run", network.code or "")
-            for network in networks
-        ]
-        compared = self._index.compare(queries, self._tracer)
-        for network, novelty in zip(networks, compared, strict=True):
+    def _check_novelty(self, proposals: Sequence[Proposal]) -> None:
+        names = [f"attempt {proposal.attempt.number} of this run" for proposal in proposals]
+        queries = [self._index.read(name, proposal.code) for name, proposal in zip(names, proposals, strict=True)]
+        for proposal, novelty in zip(proposals, self._index.compare(queries, self._tracer), strict=True):
             near = next(map(asdict, novelty.nearest), None)
-            network.facts["nearest"] = near and {name: near[name] for name in _NEAREST}
+            proposal.facts["nearest"] = near and {name: near[name] for name in _NEAREST}
             if novelty.known:
-                network.fail("novel", f"known: {novelty.reason}{_ANOTHER}")
-        new = [pair for pair in zip(networks, queries, strict=True) if pair[0].step is None]
+                proposal.fail("novel", f"known: {novelty.reason}{_ANOTHER}")
+        new = [pair for pair in zip(proposals, queries, strict=True) if pair[0].fault is None]
         repeats = self._index.find_repeats([*self._accepted, *(query for _, query in new)], self._tracer)
-        for number, (network, query) in enumerate(new, start=len(self._accepted)):
+        for number, (proposal, query) in enumerate(new, start=len(self._accepted)):
             if number in repeats:
-                network.fail("novel", f"known: {repeats[number].how}{_ANOTHER}")
+                proposal.fail("novel", f"known: {repeats[number].how}{_ANOTHER}")
             else:
                 self._accepted.append(query)
 
 
-def check_text(network: NetworkProposal) -> None:
-    """Run the steps that need no execution, from `syntax` to `contract`."""
+def check_text(code: str, name: str) -> Fault | None:
+    """Return the first fault that code has without being executed, from `syntax` to `contract`; None if it has none.
+
+    Args: name: of the requested block.
+    """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if fault := _find_fault(network.code or "", network.attempt.spec.name):
-                network.fail(*fault[:2], **fault[2])
+        with warnings.catch_warnings(action="ignore"):
+            text = decode_python(code)
+            tree = ast.parse(text)
+            # The parser alone accepts more: `return` outside of a function, for example.
+            compile(text, "net.py", "exec", dont_inherit=True)
+            if isinstance(features := code_features(code), str):
+                return Fault("syntax", f"cannot be read: {features}")
+            if (refused := next(find_forbidden(tree, code), None)) is not None:
+                return Fault("policy", refused[1], refused[0])
+            drop_unevaluated(tree)
+            if undefined := find_undefined_names(tree):
+                return Fault("closed", "; ".join(undefined.values()))
+            if broken := check_contract(code):
+                return Fault("contract", broken)
     except SyntaxError as error:
-        network.fail("syntax", error.msg, line=error.lineno or 1)
+        return Fault("syntax", error.msg, error.lineno or 1)
     except (ValueError, RecursionError, MemoryError) as error:  # what is nested too deeply, and null bytes
-        network.fail("syntax", f"cannot be read: {str(error) or type(error).__name__}")
-
-
-def _find_fault(code: str, name: str) -> tuple[str, str, Json] | None:
-    """Return the step that a text fails, and why. Args: name: of the requested block. Raises: as the parser does."""
-    text = decode_python(code)
-    tree = ast.parse(text)
-    # The parser alone accepts more: `return` outside of a function, for example.
-    compile(text, "net.py", "exec", dont_inherit=True)
-    if isinstance(features := code_features(code), str):
-        raise ValueError(features)
-    if (refused := next(find_forbidden(tree, code), None)) is not None:
-        return "policy", refused[1], {"line": refused[0]}
-    drop_unevaluated(tree)
-    if undefined := find_undefined_names(tree):
-        return "closed", "; ".join(undefined.values()), {}
-    if fault := check_contract(code):
-        return "contract", fault, {}
+        return Fault("syntax", f"cannot be read: {str(error) or type(error).__name__}")
     if not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
-        return "contract", f"the file defines no class {name}", {}
+        return Fault("contract", f"the file defines no class {name}")
     return None
 
 
-def conformance(spec: Spec, answer: Mapping[str, Any] | None, error: str) -> Json:
+def compare_with_spec(traced: Mapping[str, Any], spec: Spec) -> tuple[list[str], int]:
     """Compare a class with the spec that it was written from.
 
-    Args: answer: from the trace of the class with the spec's arguments; None if it does not run. error: the reason.
-    Returns: `faults`, empty if it conforms; `parameters`, their number, null if it does not run; `same`, whether both
-        have the same graph.
+    Args: traced: the fields of `BlockGraphs`, of the class with the spec's arguments; its graph is another.
+    Returns: faults, none if it conforms; the number of its parameters.
     """
-    if answer is None:
-        return {"faults": [f"does not run as its facts state: {error}"], "parameters": None, "same": False}
     assert spec.algorithm is not None
-    algorithm = build_algorithm(answer, [argument.name for argument in spec.forward])
-    own, theirs = load_graphs(graphs_in_spec(algorithm))["eval"], load_graphs(graphs_in_spec(spec.algorithm))["eval"]
-    outputs, wanted = _outputs(own), _outputs(theirs)
+    own, theirs = read_graph(traced), read_graph(dict(spec.algorithm))
+    outputs, wanted = _list_outputs(own), _list_outputs(theirs)
     faults = [] if outputs == wanted else [f"gives {', '.join(outputs)} where its facts state {', '.join(wanted)}"]
-    parameters, stated = parameters_used(own), parameters_used(theirs)
+    parameters, stated = count_parameters(own), count_parameters(theirs)
     if abs(parameters - stated) > _PARAMETERS * stated:
         faults.append(f"has {parameters:,} parameters where its facts state {stated:,}")
+    algorithm = build_algorithm(traced, [argument.name for argument in spec.forward])
     kinds, motifs = ({motif.kind for motif in item.motifs} for item in (spec.algorithm, algorithm))
     if len(kinds & motifs) < _MOTIFS * len(kinds):
         faults.append(f"lacks {', '.join(sorted(kinds - motifs))}")
-    same, operations, required = answer["graph"] == spec.graph, _operations(own), _operations(theirs)
+    operations, required = _count_operations(own), _count_operations(theirs)
     # Motifs are of several operations: blocks of few have none.
-    if not kinds and not same and similarity(operations, required) <= _OPERATIONS:
+    if not kinds and similarity(operations, required) <= _OPERATIONS:
         lacking = ", ".join(sorted((required - operations).elements())) or "nothing"
         more = ", ".join(sorted((operations - required).elements())) or "nothing"
         faults.append(f"computes something else: lacks {lacking}, has {more}")
-    return {"faults": faults, "parameters": parameters, "same": same}
+    return faults, parameters
 
 
-def _operations(form: Graph) -> Counter[str]:
+def _count_operations(graph: Graph) -> Counter[str]:
     """Count the operations by name, without those that only change a layout."""
-    return Counter(node.op for node in form.nodes if node.op not in LEAVES | _LAYOUT)
+    return Counter(node.op for node in graph.nodes if node.op not in LEAVES | _LAYOUT)
 
 
-def _outputs(form: Graph) -> list[str]:
-    return [f"{kind.dtype} {'×'.join(map(str, kind.shape))}" for kind in map(form.type_of, form.outputs)]
+def _list_outputs(graph: Graph) -> list[str]:
+    return [f"{kind.dtype} {'×'.join(map(str, kind.shape))}" for kind in map(graph.type_of, graph.outputs)]
 
 
-def parameters_used(form: Graph) -> int:
+def count_parameters(graph: Graph) -> int:
     """Count the elements of the parameters that are used in the computation."""
-    return sum(prod(map(int, node.outputs[0].shape)) for node in form.nodes if node.op == "parameter")
+    return sum(prod(map(int, node.outputs[0].shape)) for node in graph.nodes if node.op == "parameter")
 
 
 # -- the policy: what the text of a network may import, name and reach; it is read, not run ----------------------------
@@ -326,6 +308,7 @@ _NEVER_REACHED = re.compile(
 _NEVER_CHANGED = frozenset(
     f"{prefix}{name}" for name in ("parameters", "buffers", "modules", "children") for prefix in ("", "named_")
 ) | {"state_dict", "load_state_dict", "get_submodule", "register_forward_hook"}
+_IMPORT = (ast.Import, ast.ImportFrom)
 
 
 def find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
@@ -335,28 +318,29 @@ def find_forbidden(tree: ast.Module, code: str) -> Iterator[tuple[int, str]]:
     """
     for pretrained in find_pretrained(code):
         yield pretrained.line, f"loads trained weights: {pretrained.text}"
-    nodes = list(ast.walk(tree))
-    reader = _Reader(pair for node in nodes for pair in _list_imports(node))
-    yield from sorted({(getattr(node, "lineno", 1), reason) for node in nodes for reason in reader.check(node)})
+    reader = _PolicyReader(tree)
+    yield from sorted(
+        {(getattr(node, "lineno", 1), reason) for node in ast.walk(tree) for reason in reader.check(node)}
+    )
 
 
-class _Reader:
-    """Checks the nodes of one file, each by itself, after the nodes around it. Args: imports: names and meanings."""
+class _PolicyReader:
+    """Checks the nodes of one file, each by itself."""
 
-    def __init__(self, imports: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, tree: ast.Module) -> None:
+        nodes = list(ast.walk(tree))
+        imports = [pair for node in nodes if isinstance(node, _IMPORT) for pair in _list_bound(node)]
         self._meanings = dict(sorted(imports, key=lambda pair: pair[1] in _MODULES))  # the last one stays, a module
-        self._owners: set[ast.AST] = set()  # of attributes
+        self._owners = {node.value for node in nodes if isinstance(node, ast.Attribute)}
 
     def check(self, node: ast.AST) -> Iterator[str]:
         """Yield the reasons against a node, without those against its parts."""
-        for name, meaning in (*_list_imports(node), (_find_bound(node), "")):
-            yield from _check_dunder(name)
+        for field_ in ("id", "attr", "arg", "name", "asname", "rest"):
+            yield from check_own_name(getattr(node, field_, None))
+        for name, meaning in _list_bound(node):
             known = self._meanings.get(name)
             if known in _MODULES and meaning != known:
                 yield f"gives the name {name} to something else; rename it"
-        if isinstance(node, ast.Attribute):
-            self._owners.add(node.value)
-            yield from self._check_attribute(node)
         if (module := self._find_module(node)) and node not in self._owners:
             yield f"uses the module {module} as a value; write out what is needed of it"
         match node:
@@ -365,12 +349,11 @@ class _Reader:
             case ast.ImportFrom(names=names):
                 module = "." * node.level + (node.module or "")
                 yield from (fault for each in names for fault in _check_import(module, each.name))
+            case ast.Attribute():
+                yield from self._check_attribute(node)
             case ast.Name(id=name, ctx=ast.Load()):
-                yield from _check_dunder(name)
                 if not isinstance(getattr(builtins, name, ""), type | str) and not _BUILTINS.fullmatch(name):
                     yield f"calls {name}"
-            case ast.keyword(arg=str(name)):
-                yield from _check_dunder(name)
             case ast.MatchClass():
                 yield "matches a class pattern, which reads attributes; use isinstance and write them out"
             case ast.Call(func=ast.Name(id="input")):
@@ -379,15 +362,14 @@ class _Reader:
                 yield "makes a class by calling type; write a class statement"
             case ast.ClassDef():
                 inside = list(_walk_class(node))
-                if any(map(_list_imports, inside)):
+                if any(isinstance(each, _IMPORT) for each in inside):
                     yield "imports in the body of a class; import at the top of the file"
-                for name in {_find_bound(each) for each in inside} & _NEVER_CHANGED:
+                for name in {name for each in inside for name, _ in _list_bound(each)} & _NEVER_CHANGED:
                     yield f"defines {name}, by which the network is checked"
 
     def _check_attribute(self, node: ast.Attribute) -> Iterator[str]:
         name, module = node.attr, self._find_module(node.value)
-        yield from _check_dunder(name)
-        if module and name != "__name__" and not _is_listed(module, name):
+        if module and name != "__name__" and not is_listed(module, name):
             yield f"reaches {module}.{name}; of {module.partition('.')[0]}, only what networks are made of"
         elif _NEVER_REACHED.fullmatch(name):
             yield f"reaches {name}; frames, code, files, memory, and what compiles or evaluates are not for networks"
@@ -412,6 +394,22 @@ class _Reader:
         return meaning if meaning in _MODULES else ""
 
 
+def _list_bound(node: ast.AST) -> list[tuple[str, str]]:
+    """Return the names that a node binds, each with the dotted name of what is imported by it, else nothing."""
+    match node:
+        case ast.Import(names=names):
+            pairs = ((each.asname, each.name) if each.asname else (each.name.partition(".")[0],) * 2 for each in names)
+            return list(pairs)
+        case ast.ImportFrom(names=names):
+            return [(each.asname or each.name, f"{node.module}.{each.name}") for each in names]
+        case ast.Name(id=name):
+            return [] if isinstance(node.ctx, ast.Load) else [(name, "")]
+        case ast.keyword() | ast.alias():
+            return []
+    found = (getattr(node, field_, None) for field_ in ("name", "arg", "rest"))
+    return [(name, "") for name in found if isinstance(name, str)]
+
+
 def _check_import(module: str, name: str = "") -> Iterator[str]:
     """Yield why a module, or a name of one, may not be imported."""
     whole = f"{module}.{name}".rstrip(".")
@@ -419,36 +417,20 @@ def _check_import(module: str, name: str = "") -> Iterator[str]:
         yield f"imports {module}; only the standard library without files, torch, torchvision, numpy"
     elif name == "*":
         yield "imports everything of a module; name what is used"
-    elif whole not in _MODULES and not _is_listed(*whole.rpartition(".")[::2]):
+    elif whole not in _MODULES and not is_listed(*whole.rpartition(".")[::2]):
         yield f"imports {whole}; of {whole.partition('.')[0]}, only what networks are made of"
 
 
 @cache
-def _is_listed(module: str, name: str) -> bool:
+def is_listed(module: str, name: str) -> bool:
+    """Return whether a network may use this name of a module."""
     return f"{module}.{name}" in _MODULES or any(fnmatchcase(name, each) for each in _MODULES.get(module, ()))
 
 
-def _check_dunder(name: str | None) -> Iterator[str]:
-    if name and name.startswith("__") and name.endswith("__") and not _DUNDERS.fullmatch(name):
+def check_own_name(name: object) -> Iterator[str]:
+    """Yield why a name of Python's own may not be used."""
+    if isinstance(name, str) and re.fullmatch("__.*__", name) and not _DUNDERS.fullmatch(name):
         yield f"uses {name}; of Python's own names only common ones may be used, such as __init__ and __name__"
-
-
-def _list_imports(node: ast.AST) -> list[tuple[str, str]]:
-    """Return the names that an import binds, each with its meaning."""
-    if isinstance(node, ast.Import):
-        names = [(each.asname, each.name) for each in node.names]
-        return [(asname, name) if asname else (name.partition(".")[0],) * 2 for asname, name in names]
-    if isinstance(node, ast.ImportFrom):
-        return [(each.asname or each.name, f"{node.module}.{each.name}") for each in node.names]
-    return []
-
-
-def _find_bound(node: ast.AST) -> str:
-    """Return the name that a node binds, if it is no import."""
-    if isinstance(node, ast.Name):
-        return "" if isinstance(node.ctx, ast.Load) else node.id
-    found = [getattr(node, field, None) for field in ("name", "arg", "rest") if not isinstance(node, ast.keyword)]
-    return next((name for name in found if isinstance(name, str) and not isinstance(node, ast.alias)), "")
 
 
 def _walk_class(node: ast.ClassDef) -> Iterator[ast.AST]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sqlite3
 import subprocess
 import threading
 import time
@@ -55,12 +54,16 @@ def questions(count: int) -> list[Request]:
     return [Request([{"role": "user", "content": f"question {number}"}], number) for number in range(count)]
 
 
-def endpoint(url: str, name: str = "scripted", pause: float = 0.01, again: bool = False, **options: Any) -> Endpoint:
-    return Endpoint(name, Service(url, **{"key_name": KEY_NAME, "retries": 2, **options}), pause, again=again)
-
-
-def ask(url: str, count: int = 1, sampling: Sampling | None = None, **options: Any) -> list[Answer]:
-    return endpoint(url, again=True, **options).ask(questions(count), sampling or Sampling(), "code")
+def ask(
+    url: str,
+    count: int = 1,
+    model: str = "scripted",
+    pause: float = 0.01,
+    sampling: Sampling | None = None,
+    **options: Any,
+) -> list[Answer]:
+    service = Service(url, **{"key_name": KEY_NAME, "retries": 2, **options})
+    return Endpoint(model, service, sampling or Sampling(), pause=pause).ask(questions(count))
 
 
 @pytest.mark.usefixtures("logged_in")
@@ -68,7 +71,7 @@ def test_what_is_asked_and_by_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     """The key of the endpoint arrives where there is one, the user's token of the Hub never."""
     monkeypatch.setenv("ANOTHER_NAME", KEY)
     with serving(lambda request, number: completion("cut o", "length")) as server:
-        first = ask(f"{server.url}/", sampling=Sampling(0.0, 77), name="some/name")
+        first = ask(f"{server.url}/", sampling=Sampling(0.0, 77), model="some/name")
         assert ask(server.url, key_name="ANOTHER_NAME") == first == [Answer("cut o", 100, 50, "length")]
     assert server.requests[0] == {
         "model": "some/name", "messages": [{"role": "user", "content": "question 0"}], "seed": 0, "temperature": 0.0,
@@ -94,9 +97,11 @@ def test_a_key_that_is_told_back_is_left_out(status: int, monkeypatch: pytest.Mo
 
 
 def test_a_key_in_an_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A word that stands for one is none: `dummy` may well be in code."""
+    """A word that stands for one is none there: `dummy` may well be in code."""
     for key, text in ((KEY, "your key is (key)"), ("dummy", "your key is dummy")):
         monkeypatch.setenv(KEY_NAME, key)
+        with serving(lambda request, number, key=key: Raw(400, f"not {key}".encode())) as server:
+            assert ask(server.url) == [Answer(why="status 400: not (key)")]
         with serving(lambda request, number, key=key: f"your key is {key}") as server:
             assert ask(server.url) == [Answer(text, 100, 50, "stop")]
 
@@ -114,6 +119,10 @@ PASSING = {
     "empty": (Raw(200, b""), "not a chat completion"),
     "not UTF-8": (Raw(200, b"\xff\xfe\x00"), "not a chat completion"),
     **{json.dumps(one): (Raw(200, json.dumps(one).encode()), "not a chat completion") for one in NO_COMPLETIONS},
+    **{
+        f"{number:.9}": (Raw(200, GOOD.replace(b": 50", f": {number}".encode())), "not a chat completion")
+        for number in ("NaN", "-Infinity", "1" + "0" * 30, "9" * 5000)
+    },
 }
 
 
@@ -173,10 +182,7 @@ def count_as(usage: str) -> list[bytes]:
 
 
 SILENT = [{"index": 0, "message": {"role": "assistant", "content": None}}]
-UNCOUNTED = (
-    *('"1e9"', "-1000000", "1" + "0" * 30, "9" * 5000, "1e9", "1.5", "NaN", "-Infinity", "true", "null", "[]"),
-    *('{"a": 1}', str(2**31), '"\\ud800"'),
-)
+UNCOUNTED = ('"1e9"', "-1000000", "1e9", "1.5", "true", "null", "[]", '{"a": 1}', str(2**31), '"\\ud800"')
 NO_WORDS = ("7", "null", '{"a": 1}', '["stop"]', '"st\\ud800op"', '"a\\u0000"', f'"{"x" * 99}"')
 REPORTED: list[tuple[bytes, Answer]] = [
     (change(choices=SILENT), Answer(why="the endpoint returned a message without text")),
@@ -192,8 +198,7 @@ def test_what_an_endpoint_reports() -> None:
     """An answer was paid for: it counts, as if what counts nothing were not reported, and is kept as it came."""
     with serving(lambda request, number: Raw(200, REPORTED[request["seed"]][0])) as server:
         for _ in range(2):
-            told = endpoint(server.url).ask(questions(len(REPORTED)), Sampling(), "code")
-            assert told == [expected for _, expected in REPORTED]
+            assert ask(server.url, len(REPORTED)) == [expected for _, expected in REPORTED]
     assert len(server.requests) == len(REPORTED) + 1
 
 
@@ -228,9 +233,9 @@ def test_a_redirect_is_not_followed(status: int, monkeypatch: pytest.MonkeyPatch
 def test_what_was_answered_before_a_refusal_is_not_asked_again() -> None:
     with serving(lambda request, number: Raw(401, b"no") if number == 2 else "text") as server:
         with pytest.raises(UserError, match="status 401"):
-            endpoint(server.url, at_once=1).ask(questions(6), Sampling(), "code")
+            ask(server.url, 6, at_once=1)
         assert len(server.requests) == 3
-        assert endpoint(server.url, at_once=1).ask(questions(6), Sampling(), "code") == [TEXT] * 6
+        assert ask(server.url, 6, at_once=1) == [TEXT] * 6
     assert [request["seed"] for request in server.requests] == [0, 1, 2, 2, 3, 4, 5]
 
 
@@ -368,9 +373,8 @@ def test_requests_at_once(at_once: int) -> None:
 
 
 def test_nothing_is_asked_twice_and_another_question_is(capsys: pytest.CaptureFixture[str]) -> None:
-    def texts(count: int, *, again: bool = False) -> list[str | None]:
-        model = endpoint(server.url, at_once=1, retries=0, again=again)
-        return [one.text for one in model.ask(questions(count), Sampling(), "code")]
+    def texts(count: int, **options: Any) -> list[str | None]:
+        return [answer.text for answer in ask(server.url, count, at_once=1, retries=0, **options)]
 
     with serving(lambda request, number: Raw(500) if number == 1 else f"text {number}") as server:
         assert texts(3) == ["text 0", None, "text 2"]
@@ -379,15 +383,13 @@ def test_nothing_is_asked_twice_and_another_question_is(capsys: pytest.CaptureFi
         assert "scripted: 2 answers from an earlier run" in capsys.readouterr().err
         assert texts(4) == ["text 0", "text 3", "text 2", "text 4"]
         assert [request["seed"] for request in server.requests] == [0, 1, 2, 1, 3]
-        assert texts(2, again=True) == texts(2) == ["text 5", "text 6"]  # the later answer is the one that is kept
-        for name, of, sampling in (
-            ("another", questions(1), Sampling()),
-            ("scripted", questions(1), Sampling(temperature=0.1)),
-            ("scripted", questions(1), Sampling(max_tokens=20)),
-            ("scripted", [Request(questions(1)[0].messages, 1)], Sampling()),
-        ):
-            before = len(server.requests)
-            assert endpoint(server.url, name).ask(of, sampling, "code")[0].text == f"text {before}"
+        assert texts(1, model="another") == ["text 5"]
+        assert texts(1, sampling=Sampling(temperature=0.1)) == ["text 6"]
+        assert texts(1, sampling=Sampling(max_tokens=20)) == ["text 7"]
+        assert (
+            Endpoint("scripted", Service(server.url), Sampling()).ask([Request(questions(1)[0].messages, 1)])[0].text
+            == "text 8"
+        )
 
 
 @pytest.fixture
@@ -407,14 +409,16 @@ def attempts_of(folder: Path) -> list[dict[str, Any]]:
 def test_a_run_goes_on_and_writes_no_key(synthesize: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_NAME, KEY)
     answers = [NO_PYTHON, Raw(422, KEY.encode()), Raw(400, f"Bearer {KEY}".encode()), "", Raw(413, b"<html>"), KEY]
+    answers.append("x = 1\n" * 100_000)
     with serving(lambda request, number: answers[request["seed"]]) as server:
-        done = synthesize("--base-url", server.url, "--n", 6)
+        done = synthesize("--base-url", server.url, "--n", 7)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == (
-        "m: 0 of 6 attempts accepted, 6 answers, 900 tokens; failed: 5 answer, 1 syntax"
+        "m: 0 of 7 attempts accepted, 8 answers, 1,200 tokens; failed: 6 answer, 1 syntax"
     )
     rows = [row for row in attempts_of(tmp_path / "out") if row["round"] == 0]
-    assert [row["failed"] for row in rows] == ["syntax", "answer", "answer", "answer", "answer", "answer"]
+    assert [row["failed"] for row in rows] == ["syntax", *["answer"] * 6]
+    assert rows[6]["error"] == "the file has 600,000 characters; at most 262,144 are read"
     assert [row["error"] for row in rows[:4]] == [
         "line 1: invalid syntax",
         "status 422: (key)",
@@ -439,17 +443,3 @@ def test_an_answer_that_is_cut_off_is_told_so_whatever_its_fault(synthesize: Com
     rows = attempts_of(tmp_path / "out")
     assert [row["error"].endswith("; the answer was cut off at its limit of tokens") for row in rows] == [True, True]
     assert ["cut off" in request["messages"][-1]["content"] for request in server.requests] == [False, True]
-
-
-def test_an_answer_that_cannot_be_kept(synthesize: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk, for example: what was answered before is kept, and nothing is written."""
-
-    def refuse(*_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr("lemur.synthesis.endpoint.OutcomeStore.remember", refuse)
-    with serving(lambda request, number: NO_PYTHON) as server:
-        done = synthesize("--base-url", server.url, "--n", 1)
-    assert done.returncode == 1
-    assert "lemur: an answer cannot be cached: database or disk is full; free space" in done.stderr
-    assert not (tmp_path / "out").exists()

@@ -48,7 +48,7 @@ def listed() -> dict[str, Any]:
         f"{name}.{each}": getattr(module, each)
         for name, module in modules.items()
         for each in dir(module)
-        if policy._is_listed(name, each) and f"{name}.{each}" not in modules
+        if policy.is_listed(name, each) and f"{name}.{each}" not in modules
     }
 
 
@@ -77,7 +77,7 @@ def test_nothing_listed_is_a_module_or_shows_one(listed: dict[str, Any]) -> None
 def attributes(value: Any) -> list[tuple[str, Any]]:
     found = []
     for name in dir(value):
-        refused = policy._NEVER_REACHED.fullmatch(name) or [*policy._check_dunder(name)]
+        refused = policy._NEVER_REACHED.fullmatch(name) or [*policy.check_own_name(name)]
         try:
             found += [] if refused else [(name, getattr(value, name))]
         except (AttributeError, RuntimeError, TypeError, ValueError, NotImplementedError):
