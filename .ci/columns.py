@@ -27,7 +27,6 @@ _FILES = {
         "Decision": "decisions.parquet",
         "GraphRow": "graphs.parquet",
         "Stat": "data/stats/*.parquet",
-        "Measurement": "data/measurements/*.parquet",
         "ChatRow": "data/chat/*.parquet",
         "ChatDrop": "chat_drops.parquet",
     },

@@ -30,7 +30,7 @@ from manifests.folders.manifest import Manifest
 from manifests.folders.tables import as_records, read_rows, read_table
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.swhid import content_swhid
-from manifests.records import Decision, GraphRow, LemurRecord, Measurement, NetworkRow
+from manifests.records import Decision, GraphRow, LemurRecord, NetworkRow
 
 #: Maximum number of entries shown from each list.
 SHOWN = 5
@@ -55,7 +55,7 @@ def explain(folder: Path, name_or_id: str) -> FoundItem:
 
     Facts: `name`, `id`, `kept`, `stage`, `rescued`, `reason`, `row`; `other_names` of the code; of a removed duplicate
     `canonical`, `similarity`, `threshold`, `score`, `diff` and, if that is another code, `graph_difference`; of a kept
-    network `record` without its code, and `stands_for`; `graph`; `measurements` on devices and the like.
+    network `record` without its code, and `stands_for`; `graph`.
 
     Args: name_or_id: an exact name, an id, or the first six or more digits of one.
     Raises: UserError if the folder is not a snapshot, or no or several networks match.
@@ -120,8 +120,6 @@ def _gather(
     networks = [folder / "networks.parquet"]  # also if it is missing
     codes = {one.id: one for one in read_rows(networks, NetworkRow, ("id", "nn_code", "score"), ids=ids)}
     graphs = {one.id: one for one in SNAPSHOT.rows(folder, GraphRow, ids=ids)}
-    columns = ("id", "kind", "place", "device", "valid", "duration")
-    measured = () if id_ is None else SNAPSHOT.rows(folder, Measurement, columns, ids={id_})
     same = sorted(_select(decisions, pc.equal(decisions["id"], id_)), key=attrgetter("nn")) if id_ is not None else []
     others = [_speaker(rows) for nn, rows in groupby(same, key=attrgetter("nn")) if nn != row.nn]
     record, graph = records.get(id_ or "") if row.kept else None, graphs.get(id_ or "")
@@ -133,7 +131,6 @@ def _gather(
         "record": record and record.model_dump(exclude_unset=True),
         "stands_for": _list_duplicates(decisions, row) if row.kept else None,
         "graph": graph and graph.model_dump(exclude_unset=True),
-        "measurements": [one.model_dump(exclude_unset=True) for one in measured],
     }
     code = codes[id_].nn_code if id_ in codes else None
     if row.kept or row.canonical is None or id_ is None:
@@ -240,10 +237,6 @@ def _list_entries(facts: Json, record: LemurRecord | None) -> Iterator[tuple[str
         common = f"; {difference['share']:.0%} of their subtrees in common" if agreement == "different" else ""
         yield "computation", AGREEMENTS[agreement] + also + common
         yield from (("", line) for line in difference["differences"])
-    for measured in facts["measurements"][:SHOWN]:
-        result = {None: "", True: ", valid", False: ", failed"}[measured["valid"]]
-        duration = "" if measured["duration"] is None else f", duration {measured['duration']:,g}"
-        yield "measured", f"{measured['kind']}: {measured['device'] or measured['place']}{result}{duration}"
     yield "row", f"{facts['row']:,}"
     for other in facts["other_names"]:
         yield "also named", f"{other['name']}: {_outcome(other['stage'])}"

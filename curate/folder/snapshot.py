@@ -1,32 +1,25 @@
 """Write the tables of a snapshot folder."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-
-import pyarrow.parquet as pq
 
 from curate.compute.graphs import graph_rows
 from curate.compute.outcome import CurationOutcome
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
-from curate.sources.rows import MeasuredFacts, read_number, read_text
 from lemur_core.files import Json
 from lemur_core.graphs.graph import Graph, Node
 from manifests import records
 from manifests.conversations import write_chat_tables
 from manifests.folders.tables import write_table, write_tables
 
-MEASUREMENTS = "data/measurements/train-00000-of-00001.parquet"
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
 
 
-def write_snapshot_tables(
-    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, measured: Iterator[MeasuredFacts]
-) -> dict[str, int]:
+def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: CurationOutcome) -> dict[str, int]:
     """Write all tables. Returns: the number of rows by path below `folder`."""
     rows: dict[str, int] = {}
     best = find_best_rows(corpus, outcome.representatives)
@@ -40,8 +33,6 @@ def write_snapshot_tables(
     stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in usable]
     written = write_tables(folder / "data" / "stats", "train", records.Stat, _stats(corpus, stat_rows), len(stat_rows))
     rows |= {f"data/stats/{name}": count for name, count in written.items()}
-    if (first := next(measured, None)) is not None:
-        rows |= _write_measurements(folder, corpus, chain([first], measured))
 
     def write(table: str, record: type[records.Record], values: Iterator[dict[str, object]], count: int) -> None:
         write_table(folder / f"{table}.parquet", records.arrow_schema(record), values)
@@ -56,13 +47,6 @@ def write_snapshot_tables(
         if outcome.chat is None
         else rows | write_chat_tables(folder, outcome.chat, records.ChatRow, records.ChatDrop)
     )
-
-
-def _write_measurements(folder: Path, corpus: LoadedRecords, measured: Iterator[MeasuredFacts]) -> dict[str, int]:
-    path = folder / MEASUREMENTS
-    path.parent.mkdir(parents=True)
-    write_table(path, records.arrow_schema(records.Measurement), _measurements(corpus, measured))
-    return {MEASUREMENTS: pq.read_metadata(path).num_rows}
 
 
 def _code_columns(corpus: LoadedRecords, outcome: CurationOutcome, code: int, best: int | None) -> Json:
@@ -135,35 +119,6 @@ def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: list[int])
             "parameters": graph and _count_parameters(graph),
             "multiply_adds": graph and _count_multiply_adds(graph),
         }
-
-
-def _measurements(corpus: LoadedRecords, measured: Iterable[MeasuredFacts]) -> Iterator[Json]:
-    """Yield the rows of `Measurement`; of a name that several codes have, none is known to be the measured one."""
-    codes: defaultdict[str, set[str]] = defaultdict(set)
-    for code, own in _find_names(corpus).items():
-        for name in own:
-            codes[name] |= {corpus.ids[code]} if code >= 0 else set()
-    for nn, kind, place, facts in measured:
-        valid = facts.get("valid")
-        yield {
-            "id": next(iter(codes[nn])) if len(codes.get(nn, ())) == 1 else None,
-            "nn": nn,
-            "kind": kind,
-            "place": place,
-            "device": read_text(facts.get("device_type")),
-            "valid": bool(valid) if isinstance(valid, int) else None,
-            "duration": read_number(facts.get("duration")),
-            "facts": read_text(dict(facts)),
-        }
-
-
-def count_measurements(rows: Iterable[Mapping[str, object]]) -> Json:
-    """Count the rows of `Measurement` by kind, and the codes that they are of."""
-    kinds, ids = Counter[str](), set()
-    for row in rows:
-        kinds[str(row["kind"])] += 1
-        ids.add(row["id"])
-    return {"rows": kinds.total(), "codes": len(ids - {None}), "kinds": dict(sorted(kinds.items()))}
 
 
 def _find_names(corpus: LoadedRecords) -> Mapping[int, list[str]]:

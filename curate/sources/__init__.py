@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow.compute as pc
 
 from curate.sources.folders import RECORDS, ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
 from curate.sources.lemur import DEFAULT_VERSION, DatabaseFile, LemurRelease
-from curate.sources.rows import MeasuredFacts, RecordSource, open_table
+from curate.sources.rows import RecordSource, open_table
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_name, check_plain
@@ -119,10 +118,6 @@ class SeveralSources(RecordSource):
                 if own != NOASSERTION:
                     licenses = pc.if_else(batch["nn_code"].is_valid(), licenses.fill_null(own), licenses)
                 yield batch.set_column(index, batch.schema.field(index), licenses)
-
-    def measurements(self) -> Iterator[MeasuredFacts]:
-        """Yield the measurements of each part."""
-        return chain.from_iterable(part.measurements() for part in self._parts)
 
     def inputs(self) -> list[Input]:
         """Return the inputs of each part."""

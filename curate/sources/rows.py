@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -163,18 +163,6 @@ def _read_integer(value: Any) -> int | None:
 _NUMBERS = {"epoch": _read_integer, "accuracy": read_number, "duration": read_number}
 
 
-class MeasuredFacts(NamedTuple):
-    """One measurement of the network `nn`: `kind` is the folder or table that holds it, `place` the entry there.
-
-    What measurements state differs between LEMUR's versions, so all of it stays as JSON.
-    """
-
-    nn: str
-    kind: str
-    place: str
-    facts: Mapping[str, Any]
-
-
 #: Rows per batch: enough to amortize calls, few enough to stay far from the memory limit.
 BATCH_ROWS = 2_000
 #: Maximum text in one batch, unless a single row is larger: bounds memory for huge codes.
@@ -205,10 +193,6 @@ class RecordSource(ABC):
     @abstractmethod
     def inputs(self) -> list[Input]:
         """Return the inputs with digests and without absolute paths; complete once `batches` has been consumed."""
-
-    def measurements(self) -> Iterator[MeasuredFacts]:
-        """Yield what else was measured of the networks, such as latencies on devices; nothing where none is stored."""
-        return iter(())
 
     def files(self) -> list[Path]:
         """Return every file that is read, sorted; empty for rows from elsewhere."""

@@ -18,8 +18,8 @@ from huggingface_hub.hf_api import RepoFile
 from packaging.version import InvalidVersion, Version
 
 from curate.sources.folders import RECORDS
-from curate.sources.lemur import parse_version, read_database, read_measured, unpack
-from curate.sources.rows import FileSource, MeasuredFacts, RowSource, SourceRow, open_table
+from curate.sources.lemur import parse_version, read_database, unpack
+from curate.sources.rows import FileSource, RowSource, SourceRow, open_table
 from lemur_core.files import Json
 from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
 from lemur_core.files.cache import cache_folder
@@ -136,10 +136,6 @@ class LemurDatabase(RowSource):
             the Hub's listing, or from `unpack` and `read_database`.
         """
         return read_database(self._database[0], self.name)
-
-    def measurements(self) -> Iterator[MeasuredFacts]:
-        """Yield the measurements of the database. Raises: UserError as `read_rows` does."""
-        return read_measured(self._database[0], self.name)
 
     def inputs(self) -> list[Input]:
         """Return the file on the Hub as an input."""

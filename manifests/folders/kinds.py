@@ -400,7 +400,6 @@ SNAPSHOT = Kind(
         "records": (records.LemurRecord, files_by_split("data/records")),
         "networks": (records.NetworkRow, {_WHOLE: "networks.parquet"}),
         "stats": (records.Stat, {"train": "data/stats/train-*.parquet"}),
-        "measurements": (records.Measurement, {"train": "data/measurements/train-*.parquet"}),
         "decisions": (records.Decision, {_WHOLE: "decisions.parquet"}),
         "graphs": (records.GraphRow, {_WHOLE: "graphs.parquet"}),
         "chat": (records.ChatRow, _CHAT),

@@ -381,7 +381,7 @@ _RUN = ("net.py", "record.json", "history.jsonl", "weights.pt", *_REGISTERED)
 LAYOUTS = {
     "snapshot": (
         *(*_CARD, *_CHAT, "decisions.parquet", "networks.parquet", "graphs.parquet", "figures/*.png"),
-        *map(_TABLE.format, ("records", "stats", "measurements")),
+        *map(_TABLE.format, ("records", "stats")),
     ),
     "extraction": (
         *(*_CARD, *_CHAT, "blocks.parquet", "specs.jsonl", "required_repos.json", "nn_block_names.json"),

@@ -40,7 +40,6 @@ from manifests.records.networks import (
     Decision,
     GraphRow,
     LemurRecord,
-    Measurement,
     NetworkRow,
     Stat,
     drop_outcomes,
@@ -49,7 +48,7 @@ from manifests.records.networks import (
 from manifests.records.runs import ExpertAnswer, ExpertFact, Ingredient, SynthesisAttempt, Synthesized, TrainingRecord
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, NetworkRow, Decision, GraphRow, Stat, Measurement),
+    *(LemurRecord, NetworkRow, Decision, GraphRow, Stat),
     *(ChatRow, ChatDrop, Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer),
 )
@@ -57,7 +56,7 @@ RECORD_TYPES: tuple[type[Record], ...] = (
 __all__ = [
     "CHAT_KINDS", "CHAT_ROLES", "LEVELS", "RECORD_TYPES", "SPEC_CHAT_KINDS", "SPLITS", "Agreement",
     "Algorithm", "Block", "Case", "ChatDrop", "ChatKind", "ChatMessage", "ChatRow", "Decision",
-    "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "LemurRecord", "Level", "Line", "Measurement",
+    "ExpertAnswer", "ExpertFact", "GraphRow", "Ingredient", "LemurRecord", "Level", "Line",
     "NetworkRow", "Observed", "Ratio", "Record", "Seconds", "Sha256", "Spec",
     "SpecArgument", "SpecArguments", "SpecChatDrop", "SpecChatKind", "SpecChatRow", "SpecRow", "Split", "Stage",
     "Stat", "SynthesisAttempt", "Synthesized", "TrainingRecord", "arrow_schema", "describe_fault", "drop_outcomes",
