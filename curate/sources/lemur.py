@@ -207,10 +207,10 @@ class DatabaseFile(FileSource):
     """A LEMUR database on this machine. A compressed one is decompressed once, into the cache."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, lambda path, where: read_database(_find_plain(path, where), where))
+        super().__init__(path, lambda path, where: read_database(find_plain(path, where), where))
 
 
-def _find_plain(path: Path, where: str) -> Path:
+def find_plain(path: Path, where: str) -> Path:
     """Return the database itself, or if it is compressed, its plain form in the cache."""
     with read_errors(where), path.open("rb") as file:
         if file.read(len(_ZSTANDARD)) != _ZSTANDARD:
