@@ -121,7 +121,9 @@ def code_features(code: str) -> Features | str:
         elements=elements,
         family=get_family(outline.names),
         pretrained=bool(find_pretrained(code)),
-        module=_defines_module(code, outline),
+        # a class with a base that may be a module, or with `forward`; or a Net
+        module=any(item.has_forward or not _NO_MODULES.issuperset(item.bases) for item in outline.classes)
+        or _NET.search(code) is not None,
     )
 
 
@@ -165,17 +167,11 @@ _NO_MODULES = frozenset(
 _NET = re.compile(r"^(?:def\s+Net\b|Net\s*=)", re.MULTILINE)
 
 
-def _defines_module(code: str, outline: Outline) -> bool:
-    """Return whether a file may define a module: a class with a base that may be one, or with `forward`; or a Net."""
-    may_be = (item.has_forward or not _NO_MODULES.issuperset(item.bases) for item in outline.classes)
-    return any(may_be) or _NET.search(code) is not None
-
-
 #: The digests that define classes of equal codes.
 _CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class FeatureTable:
     """Columns over codes 0..n-1. Equal digests have equal numbers; -1 marks a code without features.
 
