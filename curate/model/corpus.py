@@ -418,29 +418,31 @@ def read_corpus(
 
 _CHUNK_CODES = 48  # in one message to a worker
 
+Key = TypeVar("Key")
+Code = TypeVar("Code")
 T = TypeVar("T")
 
 
 def map_codes(
-    work: Callable[[str], T], codes: Iterable[tuple[bytes, str]], jobs: int | None
-) -> Iterator[list[tuple[bytes, T | str]]]:
-    """Yield `work` of every (digest, code) pair, in order, in chunks; reads ahead only a little.
+    work: Callable[[Code], T], codes: Iterable[tuple[Key, Code]], jobs: int | None
+) -> Iterator[list[tuple[Key, T | str]]]:
+    """Yield `work` of every (key, code) pair, in order, in chunks; reads ahead only a little.
 
     Args:
         work: run in other processes, so it must be picklable.
         jobs: the number of processes; None for one per available core.
-    Returns: (digest, result) pairs; if a worker dies on a code, the result is a text that reports it.
+    Returns: (key, result) pairs; if a worker dies on a code, the result is a text that reports it.
     """
     rest = iter(codes)
     chunks = iter(lambda: list(islice(rest, _CHUNK_CODES)), [])
-    return map_chunks(partial(_with_digest, work), chunks, _report_crash, jobs)
+    return map_chunks(partial(_with_key, work), chunks, _report_crash, jobs)
 
 
-def _with_digest(work: Callable[[str], T], item: tuple[bytes, str]) -> tuple[bytes, T | str]:
+def _with_key(work: Callable[[Code], T], item: tuple[Key, Code]) -> tuple[Key, T | str]:
     return item[0], work(item[1])
 
 
-def _report_crash(item: tuple[bytes, str]) -> tuple[bytes, str]:
+def _report_crash(item: tuple[Key, Code]) -> tuple[Key, T | str]:
     return item[0], "Python's parser crashed on it"
 
 
