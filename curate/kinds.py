@@ -90,8 +90,7 @@ def _read_corpus(folder: Folder, codes: CodeFile) -> LoadedRecords:
                     raise UserError(f"networks.parquet: {row['id'][:16]} is not the SHA-256 of its code")
                 digests[row["id"]] = len(codes)
                 codes.append(raw)
-                if digest.digest() not in store:
-                    yield digest.digest(), row["nn_code"]
+                yield digest.digest(), row["nn_code"]
 
     fill_store(store, read_codes(), folder.jobs)
     features = store.table(list(map(bytes.fromhex, digests)))

@@ -72,13 +72,13 @@ class _VerifiedSnapshot:
         self.wrong: list[str] = []
         self.withheld: set[str] = set()
         store = FeatureStore()
-        fill_store(store, self._new_codes(store), folder.jobs)
+        fill_store(store, self._read_codes(), folder.jobs)
         self.features = store.table([bytes.fromhex(id_) for id_ in self.code_of])
 
     def _read(self, table: str, columns: list[str]) -> list[Json]:
         return [row for path in SNAPSHOT.files(self.folder, table) for row in iterate_rows(path, columns)]
 
-    def _new_codes(self, store: FeatureStore) -> Iterator[tuple[bytes, str]]:
+    def _read_codes(self) -> Iterator[tuple[bytes, str]]:
         may_withhold = self.manifest.details.get("withheld")
         for table in ("networks", "records"):
             for path in SNAPSHOT.files(self.folder, table):
@@ -91,8 +91,7 @@ class _VerifiedSnapshot:
                         self.wrong.append(f"{row['nn']}: id is not the SHA-256 of its code, in {table}")
                     elif row["id"] not in self.code_of:
                         self.code_of[row["id"]] = len(self.code_of)
-                        if digest not in store:
-                            yield digest, row["nn_code"]
+                        yield digest, row["nn_code"]
 
     @property
     def decisions(self) -> Iterator[Json]:

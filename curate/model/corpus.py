@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
@@ -384,8 +384,8 @@ def read_corpus(
     indices_of_rows: list[npt.NDArray[np.int64]] = []
     problems: dict[int, str] = {}
 
-    def new_codes() -> Iterator[tuple[bytes, str]]:
-        """Read all batches, and yield each distinct code whose features are not known."""
+    def read_codes() -> Iterator[tuple[bytes, str]]:
+        """Read all batches, and yield each distinct code."""
         rows = 0
         for batch, distinct, places in source.coded_batches():
             tables.append(pa.table(batch.drop_columns(["nn_code", "problem"])))
@@ -398,12 +398,11 @@ def read_corpus(
                 indices.append(index_of.setdefault(digest, known))
                 if indices[-1] == known:
                     codes.append(code.encode())
-                    if digest not in store:
-                        yield digest, code
+                    yield digest, code
             # A row without code has the last place, where -1 stands.
             indices_of_rows.append(np.array([*indices, -1], np.int64)[places])
 
-    fill_store(store, new_codes(), jobs)
+    fill_store(store, read_codes(), jobs)
     if not any(table.num_rows for table in tables):
         raise UserError(f"{source.name}: no rows; nothing to curate")
     code_of_row = np.concatenate(indices_of_rows)
@@ -447,10 +446,13 @@ def _report_crash(item: tuple[Key, Code]) -> tuple[Key, T | str]:
 
 
 def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], jobs: int | None) -> None:
-    """Compute and store the features of (digest, code) pairs."""
+    """Compute and store the features of (digest, code) pairs that the store lacks."""
+    new = (item for item in codes if item[0] not in store)
+    if (first := next(new, None)) is None:
+        return
     try:
         with progress("token sets and fingerprints", None, "new codes") as advance:
-            for result in map_codes(code_features, codes, jobs):
+            for result in map_codes(code_features, chain([first], new), jobs):
                 for digest, features in result:
                     store.add(digest, features)
                 advance(len(result))
