@@ -47,7 +47,8 @@ FREE = {
     "curate": {"prefer", "topup_prefix", "ray"},
     "synthesize": {"key_name", "goal"},
     "experts train": {"domains"},  # tests/lemur/experts
-    **dict.fromkeys(("publish", "pull"), {"revision"}),  # the Hub knows the branches: tests/manifests/publish
+    "publish": {"revision"},  # the Hub knows the branches: tests/manifests/publish
+    "pull": {"revision"},
 }
 
 
