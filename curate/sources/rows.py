@@ -396,22 +396,25 @@ def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Re
 
     Source: https://www.rfc-editor.org/rfc/rfc4180
     """
-    csv.field_size_limit(MAX_RECORD_BYTES)
-    with io.TextIOWrapper(_open_text(path, where), "utf-8-sig", "surrogateescape", newline="") as lines:
-        records = filter(None, csv.reader(lines))
-        header = [escape_controls(name.strip()) for name in next(records, ())]
-        if header:
-            check_columns(where, header, required)
-        for fields in records:
-            if len(fields) != len(header):
-                yield f"{len(fields)} fields, the header names {len(header)}"
-                continue
-            named = zip(header, fields, strict=True)
-            yield {
-                name: field.encode("utf-8", "surrogateescape")
-                for name, field in named
-                if name in COLUMNS and (field or name == "nn_code")
-            }
+    before = csv.field_size_limit(MAX_RECORD_BYTES)  # of the whole process
+    try:
+        with io.TextIOWrapper(_open_text(path, where), "utf-8-sig", "surrogateescape", newline="") as lines:
+            records = filter(None, csv.reader(lines))
+            header = [escape_controls(name.strip()) for name in next(records, ())]
+            if header:
+                check_columns(where, header, required)
+            for fields in records:
+                if len(fields) != len(header):
+                    yield f"{len(fields)} fields, the header names {len(header)}"
+                    continue
+                named = zip(header, fields, strict=True)
+                yield {
+                    name: field.encode("utf-8", "surrogateescape")
+                    for name, field in named
+                    if name in COLUMNS and (field or name == "nn_code")
+                }
+    finally:
+        csv.field_size_limit(before)
 
 
 def _read_parquet(path: Path, where: str, required: Collection[str]) -> Iterator[_Record]:
