@@ -128,6 +128,5 @@ def _features(texts: Iterable[Text]) -> tuple[FeatureTable, dict[str, int]]:
     """The features of these texts, and the place of each id there."""
     codes = {text.id: text.code for text in texts}
     store = FeatureStore()
-    new = ((bytes.fromhex(id_), code) for id_, code in codes.items() if bytes.fromhex(id_) not in store)
-    fill_store(store, new, 1)
+    fill_store(store, ((bytes.fromhex(id_), code) for id_, code in codes.items()), 1)
     return store.table([bytes.fromhex(id_) for id_ in codes]), {id_: at for at, id_ in enumerate(codes)}

@@ -6,7 +6,6 @@ follows, and is written by the same writer: `lemur verify` compares it cell by c
 """
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
@@ -27,7 +26,7 @@ from curate.model.options import CurateOptions
 from curate.model.rights import Origin, Rights
 from curate.run.pipeline import describe_assumptions, write_contents
 from curate.run.strict import curate_strict
-from curate.sources.rows import ROW_SCHEMA, MeasuredFacts
+from curate.sources.rows import ROW_SCHEMA
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from manifests.conversations import (
@@ -71,12 +70,7 @@ def derive(folder: Folder, made: Path) -> Json:
         outcome.details.update((name, details[name]) for name in ("origins", "chat_residue") if name in details)
         if options.chat:
             outcome.chat = _read_chat(path, corpus, outcome)
-        measured = (
-            MeasuredFacts(row["nn"], row["kind"], row["place"], json.loads(row["facts"]))
-            for file in SNAPSHOT.files(path, "measurements")
-            for row in iterate_rows(file, ("nn", "kind", "place", "facts"))
-        )
-        counts, details = write_contents(made, corpus, outcome, measured)
+        counts, details = write_contents(made, corpus, outcome)
     return {"counts": counts, "details": details}
 
 
@@ -95,8 +89,7 @@ def _read_corpus(folder: Folder, codes: CodeFile) -> LoadedRecords:
                     raise UserError(f"networks.parquet: {row['id'][:16]} is not the SHA-256 of its code")
                 digests[row["id"]] = len(codes)
                 codes.append(raw)
-                if digest.digest() not in store:
-                    yield digest.digest(), row["nn_code"]
+                yield digest.digest(), row["nn_code"]
 
     fill_store(store, read_codes(), folder.jobs)
     features = store.table(list(map(bytes.fromhex, digests)))

@@ -103,7 +103,7 @@ def publish(
         folder: a finished folder; one that fails a check is not published.
         repo_id: `OWNER/NAME` of the dataset repository.
         dry_run: change nothing; the result states what would change.
-        revision: the branch; it is created if it does not exist.
+        revision: the branch.
         private: make a new repository private.
         force: overwrite what somebody else changed there.
         not_secret: digests of findings that only look like secrets.

@@ -28,7 +28,7 @@ def publish(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
-    revision: Annotated[str, typer.Option("--revision", metavar="BRANCH", help="Created if missing.")] = "main",
+    revision: Annotated[str, typer.Option("--revision", metavar="BRANCH", help="The branch.")] = "main",
     force: Annotated[bool, typer.Option("--force", help="Overwrite changes by somebody else.")] = False,
     not_secret: Annotated[
         list[str] | None,
@@ -50,7 +50,7 @@ def publish(
     from manifests.publish.hub import check_names
     from manifests.publish.publishing import publish as publish_folder
 
-    check_names(repo_id, revision)
+    check_names(repo_id)
     read_manifest(folder)  # reject an invalid folder before the check for a terminal
     if not (dry_run or yes or sys.stdin.isatty()):
         raise UserError("publish: no terminal to confirm on; add --yes, or --dry-run to see what would change")

@@ -40,7 +40,6 @@ _MEANINGS = {
     "design": "task, data set and measures to a file that has them",
     "repair": "a file that fails, with its error, to the file that runs",
 }
-_PROMISE = "Numbers in them were measured by running the network in a sandbox; every fault was seen to fail."
 _SYSTEM = (
     "You write PyTorch networks in the form of the LEMUR dataset: one file whose class `Net` is built as"
     " `Net(in_shape, out_shape, prm, device)`, where `in_shape` is the shape of a batch."
@@ -164,9 +163,10 @@ def build_chat(
     return finish(ordered, "record", CHAT_KINDS, MAX_TOKENS)
 
 
-def snapshot_chat_card(chat: Chat) -> list[str]:
-    """Return the section of a snapshot's card about its conversations."""
-    return chat_card(chat, _MEANINGS, _PROMISE)
+def snapshot_chat_card(chat: Chat, where: str) -> list[str]:
+    """Return the section of a snapshot's card about its conversations. Args: where: the networks were run."""
+    promise = f"Numbers in them were measured by running the network {where}; every fault was seen to fail."
+    return chat_card(chat, _MEANINGS, promise)
 
 
 # Comments that the generator of a network left in its file.

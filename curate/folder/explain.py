@@ -17,20 +17,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.compute.graphs import GraphTrace
 from curate.compute.outcome import AGREEMENTS, DUPLICATE_STAGES
 from lemur_core.describe.picture import check_picture, draw
 from lemur_core.files import Json
 from lemur_core.files.errors import MissingNameError, UserError, near_names
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.identity import differences, share
 from manifests.folders.kinds import SNAPSHOT, FolderLink, FoundItem, lines_text, list_fields
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import as_records, read_rows, read_table
 from manifests.provenance import REQUIREMENTS, TABLE
 from manifests.provenance.swhid import content_swhid
-from manifests.records import Decision, GraphRow, LemurRecord, Measurement, NetworkRow
+from manifests.records import Decision, GraphRow, LemurRecord, NetworkRow
 
 #: Maximum number of entries shown from each list.
 SHOWN = 5
@@ -54,16 +52,15 @@ def explain(folder: Path, name_or_id: str) -> FoundItem:
     """Explain what a snapshot decided about one network.
 
     Facts: `name`, `id`, `kept`, `stage`, `rescued`, `reason`, `row`; `other_names` of the code; of a removed duplicate
-    `canonical`, `similarity`, `threshold`, `score`, `diff` and, if that is another code, `graph_difference`; of a kept
-    network `record` without its code, and `stands_for`; `graph`; `measurements` on devices and the like.
+    `canonical`, `similarity`, `threshold`, `score` and, if that is another code, `diff` and `agreement` of the graphs;
+    of a kept network `record` without its code, and `stands_for`; `graph`.
 
     Args: name_or_id: an exact name, an id, or the first six or more digits of one.
     Raises: UserError if the folder is not a snapshot, or no or several networks match.
     """
     manifest = SNAPSHOT.open(folder)
     with SNAPSHOT.reading(folder):
-        columns = [name for name in Decision.model_fields if name != "agreement"]
-        decisions = read_table([folder / "decisions.parquet"], Decision, columns).combine_chunks()
+        decisions = read_table([folder / "decisions.parquet"], Decision).combine_chunks()
         row = _find(decisions, name_or_id)
         record, facts, code = _gather(folder, manifest, decisions, row)
     lines = [f"{label:<11} {text}" for label, text in _list_entries(facts, record)]
@@ -119,21 +116,18 @@ def _gather(
     records = {one.id: one for one in SNAPSHOT.rows(folder, LemurRecord, ("id", "nn", *RECORD_FIELDS), ids=ids)}
     networks = [folder / "networks.parquet"]  # also if it is missing
     codes = {one.id: one for one in read_rows(networks, NetworkRow, ("id", "nn_code", "score"), ids=ids)}
-    graphs = {one.id: one for one in SNAPSHOT.rows(folder, GraphRow, ids=ids)}
-    columns = ("id", "kind", "place", "device", "valid", "duration")
-    measured = () if id_ is None else SNAPSHOT.rows(folder, Measurement, columns, ids={id_})
+    graph = None if id_ is None else next(SNAPSHOT.rows(folder, GraphRow, ids={id_}), None)
     same = sorted(_select(decisions, pc.equal(decisions["id"], id_)), key=attrgetter("nn")) if id_ is not None else []
     others = [_speaker(rows) for nn, rows in groupby(same, key=attrgetter("nn")) if nn != row.nn]
-    record, graph = records.get(id_ or "") if row.kept else None, graphs.get(id_ or "")
+    record = records.get(id_ or "") if row.kept else None
     facts: Json = {
         "name": row.nn,
         **row.model_dump(include={"id", "kept", "stage", "rescued", "reason", "row"}),
         "other_names": [{"name": one.nn, **one.model_dump(include={"kept", "stage", "reason"})} for one in others],
-        **dict.fromkeys(("canonical", "similarity", "threshold", "score", "diff", "graph_difference")),
+        **dict.fromkeys(("canonical", "similarity", "threshold", "score", "diff", "agreement")),
         "record": record and record.model_dump(exclude_unset=True),
         "stands_for": _list_duplicates(decisions, row) if row.kept else None,
         "graph": graph and graph.model_dump(exclude_unset=True),
-        "measurements": [one.model_dump(exclude_unset=True) for one in measured],
     }
     code = codes[id_].nn_code if id_ in codes else None
     if row.kept or row.canonical is None or id_ is None:
@@ -156,26 +150,8 @@ def _gather(
         if old and code:
             heads = f"{facts['canonical']['name']} {row.canonical[:16]}", f"{row.nn} {id_[:16]}"
             facts["diff"] = list(difflib.unified_diff(_split_code(old), _split_code(code), *heads, lineterm=""))
-        facts["graph_difference"] = _compare_graphs(graphs.get(row.canonical), graph)
+        facts["agreement"] = row.agreement
     return record, facts, code
-
-
-def _compare_graphs(kept: GraphRow | None, removed: GraphRow | None) -> Json | None:
-    """Compare the graphs of two codes; None if one has none."""
-    if kept is None or removed is None or kept.graph is None or removed.graph is None:
-        return None
-    pairs = [
-        (Graph.from_json(json.loads(before)), Graph.from_json(json.loads(after)))
-        for before, after in ((kept.eval, removed.eval), (kept.train, removed.train))
-        if before is not None and after is not None
-    ]
-    return {
-        "agreement": GraphTrace(kept.model_dump()).agrees(GraphTrace(removed.model_dump())),
-        "share": share(*pairs[0]),  # of subtrees that both have
-        "starts_alike": kept.initial == removed.initial,  # equal initialization of parameters
-        "trains_alike": kept.glue == removed.glue,  # equal train_setup and learn
-        "differences": list(dict.fromkeys(line for pair in pairs for line in differences(*pair))),
-    }
 
 
 def _list_duplicates(decisions: pa.Table, kept: Decision) -> Json:
@@ -233,17 +209,8 @@ def _list_entries(facts: Json, record: LemurRecord | None) -> Iterator[tuple[str
         yield "graph", graph["graph"] or f"none: {graph['error'] or ''}"
         if graph["dead_classes"]:
             yield "", f"never runs: {', '.join(graph['dead_classes'])}"
-    if (difference := facts["graph_difference"]) is not None:
-        agreement = difference["agreement"]
-        parts = [part for part, key in (("start", "starts_alike"), ("train", "trains_alike")) if not difference[key]]
-        also = f", but {' and '.join(parts)} differently" if parts and agreement == "same" else ""
-        common = f"; {difference['share']:.0%} of their subtrees in common" if agreement == "different" else ""
-        yield "computation", AGREEMENTS[agreement] + also + common
-        yield from (("", line) for line in difference["differences"])
-    for measured in facts["measurements"][:SHOWN]:
-        result = {None: "", True: ", valid", False: ", failed"}[measured["valid"]]
-        duration = "" if measured["duration"] is None else f", duration {measured['duration']:,g}"
-        yield "measured", f"{measured['kind']}: {measured['device'] or measured['place']}{result}{duration}"
+    if facts["agreement"] is not None:
+        yield "computation", AGREEMENTS[facts["agreement"]]
     yield "row", f"{facts['row']:,}"
     for other in facts["other_names"]:
         yield "also named", f"{other['name']}: {_outcome(other['stage'])}"

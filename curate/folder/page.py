@@ -233,7 +233,7 @@ def snapshot_card(folder: Path, manifest: Manifest) -> Card:
     shared = str(manifest.details["license"])
     published = {one for one in licenses if one is not None and not is_withheld(one, shared)}
     near = ", structure or computation" if "graphs" in counts else " or structure"
-    ran = " It ran networks in a sandbox." if {"graphs", "chat"} & counts.keys() else ""
+    ran = f" It ran networks {_where(manifest)}." if {"graphs", "chat"} & counts.keys() else ""
     limits = SNAPSHOT_DISCLOSURE.limits  # the first is about results
     return Card(
         name=f"Curated snapshot of {name}",
@@ -255,6 +255,11 @@ def snapshot_card(folder: Path, manifest: Manifest) -> Card:
     )
 
 
+def _where(manifest: Manifest) -> str:
+    """Return where the networks were run."""
+    return "without a sandbox" if manifest.parameters["unsafe_no_sandbox"] else "in a sandbox"
+
+
 def _list_notes(folder: Path, manifest: Manifest, shared: str) -> Iterator[str]:
     """Yield the paragraphs of the card that hold for some snapshots only. Args: shared: license of the source."""
     counts = manifest.counts
@@ -264,9 +269,9 @@ def _list_notes(folder: Path, manifest: Manifest, shared: str) -> Iterator[str]:
         yield NOT_COMPARED
     else:
         yield (
-            f"{count(graphs['kept'])} of these networks were traced in a sandbox, and no two of them compute the same,"
-            " by their graphs or, where the sizes of their parameters leave it open, by numbers; what is the same up to"
-            " widths is in one split (columns `graph`, `graph_widths`, `behavior`)."
+            f"{count(graphs['kept'])} of these networks were traced {_where(manifest)}, and no two of them compute the"
+            " same, by their graphs or, where the sizes of their parameters leave it open, by numbers; what is the same"
+            " up to widths is in one split (columns `graph`, `graph_widths`, `behavior`)."
         )
     licenses = read_table(SNAPSHOT.files(folder, "records"), LemurRecord, ("license",))["license"].to_pylist()
     if withheld := sum(is_withheld(license_ or shared, shared) for license_ in licenses):
@@ -275,7 +280,7 @@ def _list_notes(folder: Path, manifest: Manifest, shared: str) -> Iterator[str]:
             " `license`): a published copy has its row, and an empty `nn_code`."
         )
     if "chat" in counts:
-        yield "\n".join(snapshot_chat_card(read_chat(folder, "record", CHAT_KINDS)))
+        yield "\n".join(snapshot_chat_card(read_chat(folder, "record", CHAT_KINDS), _where(manifest)))
 
 
 # -- page ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,16 +152,13 @@ class ReferenceCorpus:
         store = FeatureStore()
         digests: list[bytes] = []
 
-        def new_codes() -> Iterator[tuple[bytes, str]]:
+        def read_codes() -> Iterator[tuple[bytes, str]]:
             for code, text in self._iter_codes():
                 self.codes.append(code)
                 digests.append(bytes.fromhex(code.id))
-                if digests[-1] not in store:
-                    yield digests[-1], text
+                yield digests[-1], text
 
-        new = new_codes()
-        if (first := next(new, None)) is not None:  # else nothing is computed, and no progress is shown
-            fill_store(store, chain([first], new), jobs)
+        fill_store(store, read_codes(), jobs)
         table = store.table(digests)
         self._classes = {"lexical": table.shingle_set, "structural": table.fingerprint}
         self._overlaps = {

@@ -1,8 +1,7 @@
 """Write the tables of a snapshot folder."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 
@@ -11,38 +10,30 @@ from curate.compute.outcome import CurationOutcome
 from curate.model.corpus import LoadedRecords
 from curate.model.options import SPLIT_RATIOS, get_prefix
 from curate.model.records import find_best_rows
-from curate.sources.rows import MeasuredFacts, read_number, read_text
 from lemur_core.files import Json
 from lemur_core.graphs.graph import Graph, Node
 from manifests import records
 from manifests.conversations import write_chat_tables
 from manifests.folders.tables import write_table, write_tables
 
-MEASUREMENTS = "data/measurements/train-00000-of-00001.parquet"
 _API_COLUMNS = ("nn", "task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
+_GRAPH_COLUMNS = ("graph", "graph_widths", "behavior", "dead_classes", "unused_parameters")
 
 
-def write_snapshot_tables(
-    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, measured: Iterator[MeasuredFacts]
-) -> None:
+def write_snapshot_tables(folder: Path, corpus: LoadedRecords, outcome: CurationOutcome) -> None:
     """Write all tables."""
     best = find_best_rows(corpus, outcome.representatives)
     for split in SPLIT_RATIOS:
-        codes = [code for code in outcome.kept if outcome.splits[code] == split]
-        kept = _records(corpus, outcome, codes, best)
-        write_tables(folder / "data" / "records", split, records.LemurRecord, kept, len(codes))
-    networks = _list_networks(corpus, outcome)
-    usable = set(networks)
-    stat_rows = [row for row, code in enumerate(corpus.code_of_row.tolist()) if code in usable]
+        kept = [code_index for code_index in outcome.kept if outcome.splits[code_index] == split]
+        rows = _records(corpus, outcome, kept, best)
+        write_tables(folder / "data" / "records", split, records.LemurRecord, rows, len(kept))
+    stat_rows = [row for row, code_index in enumerate(corpus.code_of_row.tolist()) if code_index in outcome.rows]
     write_tables(folder / "data" / "stats", "train", records.Stat, _stats(corpus, stat_rows), len(stat_rows))
 
-    def write(path: str, record: type[records.Record], values: Iterator[dict[str, object]]) -> None:
+    def write(path: str, record: type[records.Record], values: Iterator[Json]) -> None:
         write_table(folder / path, records.arrow_schema(record), values)
 
-    if (first := next(measured, None)) is not None:
-        (folder / MEASUREMENTS).parent.mkdir(parents=True)
-        write(MEASUREMENTS, records.Measurement, _measurements(corpus, chain([first], measured)))
-    write("networks.parquet", records.NetworkRow, _networks(corpus, outcome, networks))
+    write("networks.parquet", records.NetworkRow, _networks(corpus, outcome))
     write("decisions.parquet", records.Decision, _decisions(corpus, outcome))
     if outcome.graphs is not None:
         write("graphs.parquet", records.GraphRow, graph_rows(corpus, outcome.graphs))
@@ -50,148 +41,95 @@ def write_snapshot_tables(
         write_chat_tables(folder, outcome.chat, records.ChatRow, records.ChatDrop)
 
 
-def _code_columns(corpus: LoadedRecords, outcome: CurationOutcome, code: int, best: int | None) -> Json:
+def _code_columns(corpus: LoadedRecords, outcome: CurationOutcome, code_index: int, best: int | None) -> Json:
     """Return the columns that records and networks have in common. Args: best: the row of its highest accuracy."""
-    trace = (outcome.graphs or {}).get(code)
+    trace = (outcome.graphs or {}).get(code_index)
     answer = {} if trace is None else trace.answer
     return {
-        "id": corpus.ids[code],
-        "nn_code": corpus.codes[code],
-        "family": corpus.features.family[code],
-        "score": outcome.scores.get(code),
-        "pretrained": code in corpus.features.pretrained,
+        "id": corpus.ids[code_index],
+        "nn_code": corpus.codes[code_index],
+        "family": corpus.features.family[code_index],
+        "score": outcome.scores.get(code_index),
+        "pretrained": code_index in corpus.features.pretrained,
         **{
             f"best_{name}": None if best is None else corpus.rows.column(name)[best].as_py()
             for name in ("accuracy", "epoch", "dataset")
         },
         **{name: answer.get(name) for name in _GRAPH_COLUMNS},
-        **outcome.rights.columns(code),
+        **outcome.rights.columns(code_index),
     }
 
 
-_GRAPH_COLUMNS = ("graph", "graph_widths", "behavior", "dead_classes", "unused_parameters")
-
-
 def _records(
-    corpus: LoadedRecords, outcome: CurationOutcome, codes: list[int], best: Mapping[int, int]
-) -> Iterator[dict[str, object]]:
-    rows = corpus.rows.take([outcome.representatives[code] for code in codes]).select([*_API_COLUMNS, "arch_uid"])
-    for code, row in zip(codes, rows.to_pylist(), strict=True):
-        trace = (outcome.graphs or {}).get(code)
+    corpus: LoadedRecords, outcome: CurationOutcome, kept: list[int], best: Mapping[int, int]
+) -> Iterator[Json]:
+    rows = corpus.rows.take([outcome.representatives[index] for index in kept]).select([*_API_COLUMNS, "arch_uid"])
+    for code_index, row in zip(kept, rows.to_pylist(), strict=True):
+        trace = (outcome.graphs or {}).get(code_index)
         yield {
             **row,
-            **_code_columns(corpus, outcome, code, best.get(code)),
+            **_code_columns(corpus, outcome, code_index, best.get(code_index)),
             "nn": row["nn"] or "",
             "prefix": get_prefix(row["nn"] or ""),
-            "split": outcome.splits[code],
-            "weight": outcome.weights[code],
-            "cluster": outcome.clusters[code],
+            "split": outcome.splits[code_index],
+            "weight": outcome.weights[code_index],
+            "cluster": outcome.clusters[code_index],
             "runs": trace and trace.runs,
             "runs_error": trace and trace.error,
         }
 
 
-def _list_networks(corpus: LoadedRecords, outcome: CurationOutcome) -> list[int]:
-    """Return all usable codes, by name and id, independent of their rows."""
-    names = corpus.rows.column("nn")
-    keys = {code: (names[row].as_py() or "", corpus.ids[code]) for code, row in outcome.rows.items()}
-    return sorted(keys, key=keys.__getitem__)
-
-
-def _networks(corpus: LoadedRecords, outcome: CurationOutcome, codes: list[int]) -> Iterator[Json]:
-    best_rows, names = find_best_rows(corpus, outcome.rows), _find_names(corpus)
-    for code in codes:
-        row, trace = outcome.rows[code], (outcome.graphs or {}).get(code)
-        shown = {name: corpus.rows.column(name)[row].as_py() for name in ("nn", "task", "dataset", "metric")}
-        decision = outcome.decisions[row]
+def _networks(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[Json]:
+    """Yield all usable codes by name and id, independent of their rows."""
+    best = find_best_rows(corpus, outcome.rows)
+    names: list[str] = [nn or "" for nn in corpus.rows.column("nn").to_pylist()]
+    names_of = defaultdict[int, set[str]](set)
+    for code_index, name in zip(corpus.code_of_row.tolist(), names, strict=True):
+        names_of[code_index].add(name)
+    for code_index, row in sorted(outcome.rows.items(), key=lambda item: (names[item[1]], corpus.ids[item[0]])):
+        trace, decision = (outcome.graphs or {}).get(code_index), outcome.decisions[row]
         graph = None if trace is None or trace.answer.get("eval") is None else trace.read_graph()
         yield {
-            **shown,
-            **_code_columns(corpus, outcome, code, best_rows.get(code)),
-            "nn": shown["nn"] or "",
-            "names": names[code],
-            "prefix": get_prefix(shown["nn"] or ""),
+            **{name: corpus.rows.column(name)[row].as_py() for name in ("task", "dataset", "metric")},
+            **_code_columns(corpus, outcome, code_index, best.get(code_index)),
+            "nn": names[row],
+            "names": sorted(names_of[code_index]),
+            "prefix": get_prefix(names[row]),
             "kept": decision.kept,
             "canonical": None if decision.canonical is None else corpus.ids[decision.canonical],
             "stage": decision.stage,
             "similarity": decision.similarity,
-            "split_group": outcome.whole.groups.get(code),
-            "split": outcome.whole.splits.get(code),
+            "split_group": outcome.whole.groups.get(code_index),
+            "split": outcome.whole.splits.get(code_index),
             "parameters": graph and _count_parameters(graph),
             "multiply_adds": graph and _count_multiply_adds(graph),
         }
 
 
-def _measurements(corpus: LoadedRecords, measured: Iterable[MeasuredFacts]) -> Iterator[Json]:
-    """Yield the rows of `Measurement`; of a name that several codes have, none is known to be the measured one."""
-    codes: defaultdict[str, set[str]] = defaultdict(set)
-    for code, own in _find_names(corpus).items():
-        for name in own:
-            codes[name] |= {corpus.ids[code]} if code >= 0 else set()
-    for nn, kind, place, facts in measured:
-        valid = facts.get("valid")
-        yield {
-            "id": next(iter(codes[nn])) if len(codes.get(nn, ())) == 1 else None,
-            "nn": nn,
-            "kind": kind,
-            "place": place,
-            "device": read_text(facts.get("device_type")),
-            "valid": bool(valid) if isinstance(valid, int) else None,
-            "duration": read_number(facts.get("duration")),
-            "facts": read_text(dict(facts)),
-        }
-
-
-def count_measurements(rows: Iterable[Mapping[str, object]]) -> Json:
-    """Count the rows of `Measurement` by kind, and the codes that they are of."""
-    kinds, ids = Counter[str](), set()
-    for row in rows:
-        kinds[str(row["kind"])] += 1
-        ids.add(row["id"])
-    return {"rows": kinds.total(), "codes": len(ids - {None}), "kinds": dict(sorted(kinds.items()))}
-
-
-def _find_names(corpus: LoadedRecords) -> Mapping[int, list[str]]:
-    """Return all names of each code, sorted."""
-    names: defaultdict[int, set[str]] = defaultdict(set)
-    for code, name in zip(corpus.code_of_row.tolist(), corpus.rows.column("nn").to_pylist(), strict=True):
-        names[code].add(name or "")
-    return {code: sorted(own) for code, own in names.items()}
-
-
-def _agreement(outcome: CurationOutcome, code: int, canonical: int | None) -> records.Agreement | None:
-    """Return how the graphs of a removed code and its canonical compare."""
-    if canonical is None or canonical == code:
-        return None
-    traces = outcome.graphs or {}
-    return traces[code].agrees(traces[canonical]) if code in traces and canonical in traces else None
-
-
-def _stats(corpus: LoadedRecords, rows: list[int]) -> Iterator[dict[str, object]]:
+def _stats(corpus: LoadedRecords, rows: list[int]) -> Iterator[Json]:
     columns = corpus.rows.take(rows).select([*_API_COLUMNS, "outcomes"])
-    position = 0
-    for batch in columns.to_batches(max_chunksize=5_000):
-        for stat in batch.to_pylist():
-            stat["nn"] = stat["nn"] or ""
-            yield {**stat, "id": corpus.ids[int(corpus.code_of_row[rows[position]])]}
-            position += 1
+    stats = (stat for batch in columns.to_batches(max_chunksize=5_000) for stat in batch.to_pylist())
+    for row, stat in zip(rows, stats, strict=True):
+        yield {**stat, "nn": stat["nn"] or "", "id": corpus.ids[int(corpus.code_of_row[row])]}
 
 
-def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[dict[str, object]]:
-    names = corpus.rows.column("nn").to_pylist()
-    for row, decision in enumerate(outcome.decisions):
-        code = int(corpus.code_of_row[row])
+def _decisions(corpus: LoadedRecords, outcome: CurationOutcome) -> Iterator[Json]:
+    names, traces = corpus.rows.column("nn").to_pylist(), outcome.graphs or {}
+    for row, (code_index, decision) in enumerate(zip(corpus.code_of_row.tolist(), outcome.decisions, strict=True)):
+        canonical = decision.canonical
+        one = traces.get(code_index)
+        other = None if canonical is None or canonical == code_index else traces.get(canonical)
         yield {
             "row": row,
-            "id": corpus.ids[code] if code >= 0 else None,
+            "id": corpus.ids[code_index] if code_index >= 0 else None,
             "nn": names[row] or "",
             "kept": decision.kept,
             "stage": decision.stage,
             "rescued": decision.rescued,
-            "canonical": None if decision.canonical is None else corpus.ids[decision.canonical],
+            "canonical": None if canonical is None else corpus.ids[canonical],
             "similarity": decision.similarity,
             "reason": decision.reason,
-            "agreement": _agreement(outcome, code, decision.canonical),
+            "agreement": one and other and one.agrees(other),
         }
 
 

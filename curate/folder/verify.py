@@ -29,10 +29,8 @@ from manifests.records import CHAT_KINDS, CHAT_ROLES, NetworkRow
 
 _COMPUTATION = ("graph", "graph_widths", "behavior")
 _EVALS = ("graph_eval", "behavior_eval")
-#: The columns that a record and its network share.
 _RIGHTS = ("license", "origin", "origin_similarity", "origin_license")
-_SHARED = ("id", "nn", "prefix", "family", "split", "score", "pretrained", *_COMPUTATION, *_RIGHTS)
-_DECIDED = ("row", "id", "nn", "kept", "stage", "canonical", "similarity", "reason")
+_DECIDED = ("row", "id", "kept", "stage", "canonical", "similarity", "reason")
 
 
 def check_snapshot(folder: Folder) -> list[Check]:
@@ -68,19 +66,19 @@ class _VerifiedSnapshot:
     def __init__(self, folder: Folder) -> None:
         self.folder, self.manifest, self.parameters = folder.path, folder.manifest, folder.manifest.parameters
         self.networks = self._read("networks", [name for name in NetworkRow.model_fields if name != "nn_code"])
-        self.records = self._read("records", [*_SHARED, "cluster"])
+        self.records = self._read("records", ["id", "nn", *_COMPUTATION])
         self.graphs = {row["id"]: row for row in self._read("graphs", ["id", *_EVALS, *IDENTITIES, "behavior"])}
         self.code_of: dict[str, int] = {}
         self.wrong: list[str] = []
         self.withheld: set[str] = set()
         store = FeatureStore()
-        fill_store(store, self._new_codes(store), folder.jobs)
+        fill_store(store, self._read_codes(), folder.jobs)
         self.features = store.table([bytes.fromhex(id_) for id_ in self.code_of])
 
     def _read(self, table: str, columns: list[str]) -> list[Json]:
         return [row for path in SNAPSHOT.files(self.folder, table) for row in iterate_rows(path, columns)]
 
-    def _new_codes(self, store: FeatureStore) -> Iterator[tuple[bytes, str]]:
+    def _read_codes(self) -> Iterator[tuple[bytes, str]]:
         may_withhold = self.manifest.details.get("withheld")
         for table in ("networks", "records"):
             for path in SNAPSHOT.files(self.folder, table):
@@ -93,8 +91,7 @@ class _VerifiedSnapshot:
                         self.wrong.append(f"{row['nn']}: id is not the SHA-256 of its code, in {table}")
                     elif row["id"] not in self.code_of:
                         self.code_of[row["id"]] = len(self.code_of)
-                        if digest not in store:
-                            yield digest, row["nn_code"]
+                        yield digest, row["nn_code"]
 
     @property
     def decisions(self) -> Iterator[Json]:
@@ -137,11 +134,10 @@ class _VerifiedSnapshot:
 
 
 def _check_rows(snapshot: _VerifiedSnapshot) -> Check:
-    """Check that every input row is decided once: for a reason, and by a kept witness, as its network says; and that
-    each code is there once, under its digest, of which records and networks state the same.
+    """Check that every input row is decided once, for a reason, and by a kept witness; and that each code is there
+    once, under its digest.
     """
-    networks = {row["id"]: row for row in snapshot.networks}
-    records = {record["id"]: record for record in snapshot.records}
+    records, networks = ({row["id"] for row in rows} for rows in (snapshot.records, snapshot.networks))
     wrong = list(snapshot.wrong)
     wrong += [
         f"{id_[:12]}: its code is in one of the tables, and left out of another"
@@ -149,11 +145,7 @@ def _check_rows(snapshot: _VerifiedSnapshot) -> Check:
     ]
     if (len(networks), len(records)) != (len(snapshot.networks), len(snapshot.records)):
         wrong.append("an id occurs twice")
-    for id_, record in records.items():
-        differing = [name for name in _SHARED if networks.get(id_, {}).get(name) != record[name]]
-        wrong += [f"{record['nn']}: {name} is not that of its network" for name in differing]
-    kept_rows: Counter[str] = Counter()
-    outcomes: defaultdict[str, set[tuple[object, ...]]] = defaultdict(set)
+    kept_rows, decided = Counter[str](), set[str]()
     number = -1
     for number, decision in enumerate(snapshot.decisions):
         where, stage = f"row {decision['row']}", decision["stage"]
@@ -164,21 +156,15 @@ def _check_rows(snapshot: _VerifiedSnapshot) -> Check:
         if stage not in ("invalid", "filter") and decision["canonical"] not in records:
             wrong.append(f"{where}: its canonical is not a kept record")
         if stage != "invalid":
-            outcomes[decision["id"]].add((decision["nn"], stage, decision["canonical"], decision["similarity"]))
+            decided.add(decision["id"])
         kept_rows[decision["id"]] += decision["kept"]
-    kept = {id_ for id_, row in networks.items() if row["kept"]}
     wrong += [
-        f"{id_[:12]}: {kept_rows[id_]} kept rows, or kept in one table only"
-        for id_ in sorted(kept | records.keys())
-        if kept_rows[id_] != 1 or id_ not in kept or id_ not in records
+        f"{id_[:12]}: {kept_rows[id_]} kept rows, and {'a' if id_ in records else 'no'} record"
+        for id_ in sorted(records | (+kept_rows).keys())
+        if kept_rows[id_] != (id_ in records)
     ]
-    alone = sorted(outcomes.keys() ^ networks.keys())
-    wrong += [f"{id_[:12]}: in one table of decisions and networks only" for id_ in alone]
-    wrong += [
-        f"{row['nn']}: decided otherwise"
-        for id_, row in networks.items()
-        if id_ in outcomes and (row["nn"], row["stage"], row["canonical"], row["similarity"]) not in outcomes[id_]
-    ]
+    alone = sorted((decided ^ networks) | (records - networks))
+    wrong += [f"{id_[:12]}: in one table of decisions, networks and records only" for id_ in alone]
     return check_faults("rows", wrong, f"{number + 1:,} rows, each kept or removed for a reason by a kept record")
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
@@ -77,7 +77,7 @@ def _find_rule(name: str) -> int:
 
 
 #: Part of the cache's name; increased whenever a definition below changes.
-FEATURES_VERSION = 7
+FEATURES_VERSION = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,9 @@ def code_features(code: str) -> Features | str:
         elements=elements,
         family=get_family(outline.names),
         pretrained=bool(find_pretrained(code)),
-        module=_defines_module(code, outline),
+        # a class with a base that may be a module, or with `forward`; or a Net
+        module=any(item.has_forward or not _NO_MODULES.issuperset(item.bases) for item in outline.classes)
+        or _NET.search(code) is not None,
     )
 
 
@@ -165,79 +167,50 @@ _NO_MODULES = frozenset(
 _NET = re.compile(r"^(?:def\s+Net\b|Net\s*=)", re.MULTILINE)
 
 
-def _defines_module(code: str, outline: Outline) -> bool:
-    """Return whether a file may define a module: a class with a base that may be one, or with `forward`; or a Net."""
-    may_be = (item.has_forward or not _NO_MODULES.issuperset(item.bases) for item in outline.classes)
-    return any(may_be) or _NET.search(code) is not None
-
-
 #: The digests that define classes of equal codes.
 _CLASSES = ("tree", "literal", "shingle_set", "fingerprint")
 
 
+@dataclass(slots=True, eq=False)
 class FeatureTable:
     """Columns over codes 0..n-1. Equal digests have equal numbers; -1 marks a code without features.
 
-    `tree`, `literal`, `shingle_set`, `fingerprint`: int64 of shape (n,), numbers of classes of equal codes.
-    `signatures`: uint32 of shape (shingle sets, 256). `elements[f]`: the hashes of fingerprint f, sorted.
+    `signatures`: of shape (shingle sets, 256). `elements[f]`: the sorted distinct hashes of fingerprint f.
     """
 
-    def __init__(self, count: int) -> None:
-        self.problems: dict[int, str] = {}
-        self.tree, self.literal, self.shingle_set, self.fingerprint = np.full((len(_CLASSES), count), -1, np.int64)
-        self.module: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
-        self.family: list[str] = [""] * count
-        self.pretrained: set[int] = set()
-        self.elements: list[npt.NDArray[np.uint64]] = []
-        self.signatures: npt.NDArray[np.uint32] = np.empty((0, PERMUTATIONS), np.uint32)
-        self.set_sizes: IntArray = np.empty(0, np.int64)
-        self._classes: dict[str, dict[bytes, int]] = {name: {} for name in _CLASSES}
-        self._signatures = bytearray()
-        self._sets: list[pa.Buffer] = []  # of files that are mapped into memory
+    problems: dict[int, str]
+    tree: IntArray
+    literal: IntArray
+    shingle_set: IntArray
+    fingerprint: IntArray
+    module: npt.NDArray[np.bool_]
+    family: list[str]
+    pretrained: set[int]
+    elements: list[npt.NDArray[np.uint64]]
+    signatures: npt.NDArray[np.uint32]
+    set_sizes: IntArray
+    sets: list[pa.Buffer]  # of files that are mapped into memory
 
     def __len__(self) -> int:
         return len(self.tree)
 
     def shingles(self, shingle_set: int) -> npt.NDArray[np.uint64]:
         """Return the sorted distinct shingle hashes of one set, read from disk."""
-        return np.frombuffer(self._sets[shingle_set], np.uint64)
+        return np.frombuffer(self.sets[shingle_set], np.uint64)
 
     def compare(self, one: int, other: int) -> float:
         """Return the lexical Jaccard similarity of two codes."""
         return jaccard(*(self.shingles(int(self.shingle_set[code_index])) for code_index in (one, other)))
 
-    def put(self, code_index: int, features: Json, shard: pa.RecordBatch) -> None:
-        """Add the features of one code, a row of a shard."""
-        if features["problem"] is not None:
-            self.problems[code_index] = features["problem"]
-            return
-        for name, numbers in self._classes.items():
-            known = len(numbers)
-            number = numbers.setdefault(features[name], known)
-            getattr(self, name)[code_index] = number
-            if number == known and name == "shingle_set":
-                self._signatures += shard["signature"][features["set_row"]].as_py()
-                self._sets.append(shard["shingles"][features["set_row"]].as_buffer())
-            elif number == known and name == "fingerprint":
-                self.elements.append(np.frombuffer(features["elements"], np.uint64))
-        self.family[code_index], self.module[code_index] = features["family"], features["module"]
-        if features["pretrained"]:
-            self.pretrained.add(code_index)
 
-    def finish(self) -> "FeatureTable":
-        """Return the table itself, once all codes are added."""
-        self.signatures = np.frombuffer(self._signatures, np.uint32).reshape(-1, PERMUTATIONS)
-        self.set_sizes = np.array([buffer.size // 8 for buffer in self._sets], np.int64)
-        return self
-
-
+_STATED = ("family", "pretrained", "module")
+_ARRAYS = ("shingles", "signature", "elements")  # equal ones of a shard are stored once
 _SCHEMA = pa.schema(
     [
         ("id", pa.binary(32)),
         ("problem", pa.string()),
         *((name, pa.binary(16)) for name in _CLASSES),
-        ("set_row", pa.int32()),  # that holds its shingles and signature, the first with this set
-        *((name, pa.large_binary()) for name in ("shingles", "signature", "elements")),
+        *((name, pa.dictionary(pa.int32(), pa.large_binary())) for name in _ARRAYS),
         ("family", pa.string()),
         ("pretrained", pa.bool_()),
         ("module", pa.bool_()),
@@ -279,19 +252,13 @@ class FeatureStore:
         """Write the features added since the last shard."""
         if not self._pending:
             return
-        rows: list[Json] = []
-        row_of: dict[bytes, int] = {}  # by the digest of a set
-        for digest, features in self._pending:
-            row: Json = {"id": digest}
+        rows: list[Json] = [{"id": digest} for digest, _ in self._pending]
+        for row, (_, features) in zip(rows, self._pending, strict=True):
             if isinstance(features, str):
                 row["problem"] = features
             else:
-                row |= {name: getattr(features, name) for name in (*_CLASSES, "family", "pretrained", "module")}
-                row |= {"elements": features.elements.tobytes()}
-                row["set_row"] = row_of.setdefault(features.shingle_set, len(rows))
-                if row["set_row"] == len(rows):
-                    row |= {name: getattr(features, name).tobytes() for name in ("shingles", "signature")}
-            rows.append(row)
+                row |= {name: getattr(features, name) for name in (*_CLASSES, *_STATED)}
+                row |= {name: getattr(features, name).tobytes() for name in _ARRAYS}
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, _SCHEMA) as file:
             file.write_batch(pa.RecordBatch.from_pylist(rows, _SCHEMA))
@@ -304,23 +271,43 @@ class FeatureStore:
 
     def table(self, digests: Sequence[bytes]) -> FeatureTable:
         """The features of these codes, in this order; all must have been added and flushed."""
-        table = FeatureTable(len(digests))
-        wanted: dict[int, list[tuple[int, int]]] = {}  # shard -> (row in it, code index)
-        for code_index, digest in enumerate(digests):
-            shard, row = self._known[digest]
-            wanted.setdefault(shard, []).append((row, code_index))
-        for shard, places in sorted(wanted.items()):
-            path, batch = self._shards[shard]
+        places = [self._known[digest] for digest in digests]
+        shards = sorted({shard for shard, _ in places})
+        for path in (self._shards[shard][0] for shard in shards):
             with read_cached(path):
                 if not sha256_file(path).startswith(path.stem):
                     raise ValueError("other content")
-            plain = batch.select([name for name in _SCHEMA.names if name not in ("id", "shingles", "signature")])
-            for start in range(0, len(places), 1_000):
-                part = places[start : start + 1_000]
-                features = plain.take(pa.array([row for row, _ in part])).to_pylist()
-                for (_, code_index), one in zip(part, features, strict=True):
-                    table.put(code_index, one, batch)
-        return table.finish()
+        names = ["problem", *_CLASSES, *_STATED]
+        parts = [self._shards[shard][1].select(names) for shard in shards]
+        starts = dict(zip(shards, accumulate((len(part) for part in parts), initial=0), strict=False))
+        rows = pa.Table.from_batches(parts, pa.schema([_SCHEMA.field(name) for name in names])).take(
+            pa.array([starts[shard] + row for shard, row in places], pa.int64())
+        )
+        columns = {name: rows.column(name).to_pylist() for name in ("problem", *_STATED)}
+        classes, firsts = {}, {}  # of each class the first code that is in it
+        for name in _CLASSES:
+            numbers = rows.column(name).combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
+            classes[name] = numbers.astype(np.int64)
+            distinct, first = np.unique(numbers, return_index=True)
+            firsts[name] = first[distinct >= 0].tolist()
+
+        def read(name: str, code_index: int) -> pa.Buffer:
+            shard, row = places[code_index]
+            return self._shards[shard][1][name][row].value.as_buffer()
+
+        sets = [read("shingles", code_index) for code_index in firsts["shingle_set"]]
+        signatures = b"".join(read("signature", code_index) for code_index in firsts["shingle_set"])
+        return FeatureTable(
+            problems={at: problem for at, problem in enumerate(columns["problem"]) if problem is not None},
+            **classes,
+            module=np.array(columns["module"], np.bool_),  # null: False
+            family=[family or "" for family in columns["family"]],
+            pretrained={at for at, pretrained in enumerate(columns["pretrained"]) if pretrained},
+            elements=[np.frombuffer(read("elements", at), np.uint64) for at in firsts["fingerprint"]],
+            signatures=np.frombuffer(signatures, np.uint32).reshape(-1, PERMUTATIONS),
+            set_sizes=np.array([buffer.size // 8 for buffer in sets], np.int64),
+            sets=sets,
+        )
 
     def _open(self, path: Path) -> None:
         try:
@@ -397,8 +384,8 @@ def read_corpus(
     indices_of_rows: list[npt.NDArray[np.int64]] = []
     problems: dict[int, str] = {}
 
-    def new_codes() -> Iterator[tuple[bytes, str]]:
-        """Read all batches, and yield each distinct code whose features are not known."""
+    def read_codes() -> Iterator[tuple[bytes, str]]:
+        """Read all batches, and yield each distinct code."""
         rows = 0
         for batch, distinct, places in source.coded_batches():
             tables.append(pa.table(batch.drop_columns(["nn_code", "problem"])))
@@ -411,12 +398,11 @@ def read_corpus(
                 indices.append(index_of.setdefault(digest, known))
                 if indices[-1] == known:
                     codes.append(code.encode())
-                    if digest not in store:
-                        yield digest, code
+                    yield digest, code
             # A row without code has the last place, where -1 stands.
             indices_of_rows.append(np.array([*indices, -1], np.int64)[places])
 
-    fill_store(store, new_codes(), jobs)
+    fill_store(store, read_codes(), jobs)
     if not any(table.num_rows for table in tables):
         raise UserError(f"{source.name}: no rows; nothing to curate")
     code_of_row = np.concatenate(indices_of_rows)
@@ -431,37 +417,42 @@ def read_corpus(
 
 _CHUNK_CODES = 48  # in one message to a worker
 
+Key = TypeVar("Key")
+Code = TypeVar("Code")
 T = TypeVar("T")
 
 
 def map_codes(
-    work: Callable[[str], T], codes: Iterable[tuple[bytes, str]], jobs: int | None
-) -> Iterator[list[tuple[bytes, T | str]]]:
-    """Yield `work` of every (digest, code) pair, in order, in chunks; reads ahead only a little.
+    work: Callable[[Code], T], codes: Iterable[tuple[Key, Code]], jobs: int | None
+) -> Iterator[list[tuple[Key, T | str]]]:
+    """Yield `work` of every (key, code) pair, in order, in chunks; reads ahead only a little.
 
     Args:
         work: run in other processes, so it must be picklable.
         jobs: the number of processes; None for one per available core.
-    Returns: (digest, result) pairs; if a worker dies on a code, the result is a text that reports it.
+    Returns: (key, result) pairs; if a worker dies on a code, the result is a text that reports it.
     """
     rest = iter(codes)
     chunks = iter(lambda: list(islice(rest, _CHUNK_CODES)), [])
-    return map_chunks(partial(_with_digest, work), chunks, _report_crash, jobs)
+    return map_chunks(partial(_with_key, work), chunks, _report_crash, jobs)
 
 
-def _with_digest(work: Callable[[str], T], item: tuple[bytes, str]) -> tuple[bytes, T | str]:
+def _with_key(work: Callable[[Code], T], item: tuple[Key, Code]) -> tuple[Key, T | str]:
     return item[0], work(item[1])
 
 
-def _report_crash(item: tuple[bytes, str]) -> tuple[bytes, str]:
+def _report_crash(item: tuple[Key, Code]) -> tuple[Key, T | str]:
     return item[0], "Python's parser crashed on it"
 
 
 def fill_store(store: FeatureStore, codes: Iterable[tuple[bytes, str]], jobs: int | None) -> None:
-    """Compute and store the features of (digest, code) pairs."""
+    """Compute and store the features of (digest, code) pairs that the store lacks."""
+    new = (item for item in codes if item[0] not in store)
+    if (first := next(new, None)) is None:
+        return
     try:
         with progress("token sets and fingerprints", None, "new codes") as advance:
-            for result in map_codes(code_features, codes, jobs):
+            for result in map_codes(code_features, chain([first], new), jobs):
                 for digest, features in result:
                     store.add(digest, features)
                 advance(len(result))

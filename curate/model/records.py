@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.model.corpus import NO_MODULE, LoadedRecords
+from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions, matching_prefix
 from lemur_core.files.errors import missing_name
 
@@ -272,14 +272,6 @@ def describe_off_scale(corpus: LoadedRecords) -> list[str]:
     """Return a note on the accuracies outside 0 to 1 by row, if there are any."""
     off = [f"row {row}: accuracy {corpus.rows['accuracy'][row].as_py():g}" for row in find_off_scale(corpus)]
     return [f"outside 0 to 1: {list_first(off)}"] if off else []
-
-
-def describe_no_networks(corpus: LoadedRecords) -> list[str]:
-    """Return a note that names the rows that are no networks, if there are any."""
-    names = corpus.rows.column("nn")
-    rows = sorted(row for row, problem in corpus.problems.items() if problem == NO_MODULE)
-    found = [names[row].as_py() or f"row {row}" for row in rows]
-    return [f"{NO_MODULE}: {list_first(found)}"] if found else []
 
 
 def list_first(items: Sequence[str]) -> str:

@@ -14,20 +14,18 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice, starmap
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from curate.model.corpus import LoadedRecords
+from curate.model.corpus import LoadedRecords, map_codes
 from curate.model.options import LEAK_THRESHOLD
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note, progress
-from lemur_core.files.workers import map_chunks
 from lemur_core.similarity.overlap import OverlapIndex
 from lemur_core.similarity.tokens import ClassText, class_texts
 from manifests.folders.kinds import EXTRACTION
@@ -153,8 +151,6 @@ THRESHOLD = LEAK_THRESHOLD
 #: A class of fewer shingles, about five lines, is too short to be attributed.
 LEAST_SHINGLES = 40
 
-_CHUNK = 64
-
 
 class _OriginBlock(NamedTuple):
     """A block whose class can be compared."""
@@ -198,23 +194,28 @@ class Origins:
         if withheld:
             note(f"{folder}: the code of {plural(withheld, 'block')} was not published, so they are not compared")
         codes = ((row.code or "", row.name) for row in there)
-        with progress("blocks", len(there), "classes") as advance:
-            for row, texts in zip(there, _map(codes, self._jobs, len(there)), strict=True):
-                advance(1)
-                for text in texts:
-                    if len(text.shingles) >= LEAST_SHINGLES:
-                        blocked = not is_permissive(row.license)
-                        yield _OriginBlock(blocked, row.block, row.license, text.shingles)
+        for place, texts in self._find_classes("blocks", codes, len(there)):
+            row = there[place]
+            for text in texts:
+                if len(text.shingles) >= LEAST_SHINGLES:
+                    yield _OriginBlock(not is_permissive(row.license), row.block, row.license, text.shingles)
+
+    def _find_classes(
+        self, what: str, codes: Iterable[tuple[str, str | None]], count: int
+    ) -> Iterator[tuple[int, list[ClassText]]]:
+        """Yield the classes of codes, all or only the named one, each with the place of its code."""
+        with progress(what, count, "codes") as advance:
+            for results in map_codes(_split_classes, enumerate(codes), self._jobs):
+                yield from ((place, [] if isinstance(texts, str) else texts) for place, texts in results)
+                advance(len(results))
 
     def find_origins(self, corpus: LoadedRecords, codes: Sequence[int]) -> dict[int, Origin]:
         """Return the origins of codes, by code; codes without a known origin are left out."""
-        items: Iterable[tuple[str, str | None]] = ((corpus.codes[code_index], None) for code_index in codes)
+        texts = ((corpus.codes[code_index], None) for code_index in codes)
         origins: dict[int, Origin] = {}
-        with progress("origins", len(codes), "codes") as advance:
-            for code_index, texts in zip(codes, _map(items, self._jobs, len(codes)), strict=True):
-                advance(1)
-                if (origin := self.find_origin(texts)) is not None:
-                    origins[code_index] = origin
+        for place, classes in self._find_classes("origins", texts, len(codes)):
+            if (origin := self.find_origin(classes)) is not None:
+                origins[codes[place]] = origin
         return origins
 
     def find_origin(self, texts: Iterable[ClassText]) -> Origin | None:
@@ -253,14 +254,5 @@ def _digest(shingles: npt.NDArray[np.uint64]) -> bytes:
     return hashlib.blake2b(shingles.tobytes(), digest_size=16).digest()
 
 
-def _map(items: Iterable[tuple[str, str | None]], jobs: int | None, count: int) -> Iterator[list[ClassText]]:
-    """Extract the classes of codes, all or only the named one; small inputs are processed without workers."""
-    if count <= _CHUNK:
-        return starmap(class_texts, items)
-    rest = iter(items)
-    chunks = iter(lambda: list(islice(rest, _CHUNK)), [])
-    return chain.from_iterable(map_chunks(_find_classes, chunks, lambda _: [], jobs))
-
-
-def _find_classes(item: tuple[str, str | None]) -> list[ClassText]:
+def _split_classes(item: tuple[str, str | None]) -> list[ClassText]:
     return class_texts(*item)

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,17 +13,13 @@ from curate.compute.outcome import CurationOutcome, count_decisions
 from curate.compute.runs import DEFAULT_TASK, PRM, TASK_DATASETS
 from curate.folder.chat import build_chat
 from curate.folder.page import FACED
-from curate.folder.snapshot import (
-    MEASUREMENTS,
-    count_measurements,
-    write_snapshot_tables,
-)
+from curate.folder.snapshot import write_snapshot_tables
 from curate.model.corpus import CodeFile, LoadedRecords, Previous, read_corpus
 from curate.model.options import CurateOptions, get_prefix
 from curate.model.rights import Origins, check_origins, read_rights
 from curate.run.strict import curate_strict
 from curate.sources import find_source_parents
-from curate.sources.rows import MeasuredFacts, RecordSource
+from curate.sources.rows import RecordSource
 from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import NoSandboxError, UserError
@@ -32,7 +28,6 @@ from lemur_core.files.progress import note
 from lemur_core.sandbox.cached import run_versions
 from lemur_core.sandbox.runtime import expand_sets
 from manifests.folders.manifest import Manifest, Stopwatch
-from manifests.folders.tables import iterate_rows
 
 
 def curate(
@@ -83,7 +78,7 @@ def curate(
                 parameters["origins"] = [parent.sha256 for parent in repositories]
             if before:
                 parameters["previous"] = before[0].sha256
-            counts, details = write_contents(folder, corpus, outcome, source.measurements())
+            counts, details = write_contents(folder, corpus, outcome)
             watch.lap("write")
         ran_code = options.chat or outcome.graphs is not None
         return FACED.finish(
@@ -154,19 +149,14 @@ def describe_options(options: CurateOptions) -> Json:
     return asdict(options) | {"runtime": expand_sets(options.runtime)}
 
 
-def write_contents(
-    folder: Path, corpus: LoadedRecords, outcome: CurationOutcome, measured: Iterator[MeasuredFacts]
-) -> tuple[Json, Json]:
+def write_contents(folder: Path, corpus: LoadedRecords, outcome: CurationOutcome) -> tuple[Json, Json]:
     """Write the tables of a snapshot, which follow from its outcome.
 
-    Args: measured: of its source.
     Returns: the counts and the details of its manifest.
     """
-    write_snapshot_tables(folder, corpus, outcome, measured)
+    write_snapshot_tables(folder, corpus, outcome)
     rights = outcome.rights
     counts = count_decisions(corpus, outcome) | rights.count(outcome.kept, outcome.rows.keys() - set(outcome.kept))
-    if (folder / MEASUREMENTS).is_file():
-        counts["measurements"] = count_measurements(iterate_rows(folder / MEASUREMENTS, ("id", "kind")))
     details: Json = dict(outcome.details)
     if outcome.chat is not None:
         details["chat"] = {"license": rights.license}

@@ -9,7 +9,7 @@ from curate.compute.graphs import CorpusTracer, GraphTrace, get_computations
 from curate.compute.outcome import NOT_RUN, CurationOutcome
 from curate.model.corpus import STAYS, FeatureTable, LoadedRecords, Previous
 from curate.model.options import LEAK_THRESHOLD, CurateOptions, get_prefix, matching_prefix
-from curate.model.records import Records, build_records, describe_no_networks, describe_off_scale, leave_out
+from curate.model.records import Records, build_records, describe_off_scale, leave_out
 from curate.model.splits import Computations, SplitGroups, assign_splits, group_kept, group_names, split_corpus
 from lemur_core.files import Json
 from lemur_core.similarity.index import KeptSet, LexicalIndex, StructuralIndex, Verdict, select
@@ -114,7 +114,7 @@ def curate_strict(
         whole=split_corpus(features, corpus.ids, split_of, removed, others, computations, options.seed),
         graphs=None if tracer is None else dict(traces),
         require_runs=options.require_runs,
-        notes=shortfalls + describe_off_scale(corpus) + describe_no_networks(corpus),
+        notes=shortfalls + describe_off_scale(corpus),
         details=details,
     )
 

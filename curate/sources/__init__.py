@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow.compute as pc
 
 from curate.sources.folders import RECORDS, ExtractionFolder, ParquetFolder, PythonFolder, is_extraction
 from curate.sources.lemur import DEFAULT_VERSION, DatabaseFile, LemurRelease
-from curate.sources.rows import MeasuredFacts, RecordSource, open_table
+from curate.sources.rows import RecordSource, open_table
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_name, check_plain
@@ -79,27 +78,19 @@ def open_sources(specs: Sequence[str], of_files: Mapping[str, str] = {}) -> Reco
 
     Args: specs, of_files: one or more, each as for `open_source`.
     Returns: the source itself if there is only one.
-    Raises: UserError as `open_source` does; UsageError if two of them have the same name, or `of_files` has
-        hyperparameters, but there are no files to which they apply.
+    Raises: UserError as `open_source` does; UsageError if there are none, two have the same name, which would make
+        their rows alike, or `of_files` has hyperparameters, but there are no files to which they apply.
     """
     sources = [open_source(spec, of_files) for spec in specs]
     if "prm" in of_files and not any(isinstance(source, PythonFolder) for source in sources):
         raise UsageError("--prm: is for the files of a folder, and no SOURCE is one; leave it out")
-    return join_sources(sources)
-
-
-def join_sources(parts: Sequence[RecordSource]) -> RecordSource:
-    """Combine sources into one; a single source is returned as it is.
-
-    Raises: UserError if there is none, or two have the same name, since their rows could not be distinguished.
-    """
-    if not parts:
-        raise UserError("no SOURCE; name at least one")
-    names = [part.name for part in parts]
+    if not sources:
+        raise UsageError("no SOURCE; name at least one")
+    names = [source.name for source in sources]
     twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if twice is not None:
         raise UsageError(f"{twice}: two sources have this name; leave one out, or give its file or folder another name")
-    return parts[0] if len(parts) == 1 else SeveralSources(parts)
+    return sources[0] if len(sources) == 1 else SeveralSources(sources)
 
 
 class SeveralSources(RecordSource):
@@ -119,10 +110,6 @@ class SeveralSources(RecordSource):
                 if own != NOASSERTION:
                     licenses = pc.if_else(batch["nn_code"].is_valid(), licenses.fill_null(own), licenses)
                 yield batch.set_column(index, batch.schema.field(index), licenses)
-
-    def measurements(self) -> Iterator[MeasuredFacts]:
-        """Yield the measurements of each part."""
-        return chain.from_iterable(part.measurements() for part in self._parts)
 
     def inputs(self) -> list[Input]:
         """Return the inputs of each part."""

@@ -21,7 +21,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property, lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +32,6 @@ from curate.sources.rows import (
     BATCH_ROWS,
     ROW_SCHEMA,
     FileSource,
-    MeasuredFacts,
     RecordSource,
     SourceRow,
     describe_file,
@@ -59,15 +58,6 @@ _READ = {
     "nn": ("name", "code"),
     "prm": ("uid", "name", "value"),
 }
-#: The tables of measurements besides training, by the column that names the network or a training run of it.
-_MEASURED = {
-    "run": "model_name",
-    "tflite": "model_name",
-    "prun": "model_name",
-    "nn_stat": "nn_name",
-    **dict.fromkeys(("train_stat", "layer_stat", "per_layer_stat"), "stat_id"),
-}
-
 _CONFIGURATION = ("task", "dataset", "metric", "nn", "epoch")
 _NEEDED = ("accuracy", *_CONFIGURATION)
 #: The best runs of each configuration come first; ties in the order of the index that LEMUR's query uses.
@@ -112,22 +102,6 @@ def read_database(path: Path, where: str) -> Iterator[SourceRow]:
     if total and not rows:
         none = f"of {plural(total, 'run')} none has a value in each of the columns {', '.join(_NEEDED)}"
         raise UserError(f"{where}: {none}, so there are no rows")
-
-
-def read_measured(path: Path, where: str) -> Iterator[MeasuredFacts]:
-    """Yield the measurements in a database, table by table. Raises: UserError if it cannot be read."""
-    with _open(path, where) as connection:
-        connection.text_factory = lambda value: value.decode("utf-8", "backslashreplace")
-        for table, column in _MEASURED.items():
-            columns = _columns(connection, table)
-            if column not in columns:
-                continue
-            nn = f"own.{column}" if column != "stat_id" else "(SELECT nn FROM stat WHERE stat.id = own.stat_id)"
-            order = ", ".join(f"own.{name}" for name in ("id", "stat_id") if name in columns) or "own.rowid"
-            for name, *values in connection.execute(f"SELECT {nn}, own.* FROM {table} AS own ORDER BY {order}"):
-                facts = {key: value for key, value in zip(columns, values, strict=True) if value is not None}
-                place = "/".join(str(facts[key]) for key in ("stat_id", "id") if key in facts)
-                yield MeasuredFacts(str(name or ""), table, place, facts)
 
 
 @contextmanager
@@ -233,14 +207,10 @@ class DatabaseFile(FileSource):
     """A LEMUR database on this machine. A compressed one is decompressed once, into the cache."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, lambda path, where: read_database(_find_plain(path, where), where))
-
-    def measurements(self) -> Iterator[MeasuredFacts]:
-        """Yield the measurements of the database. Raises: UserError as `read_rows` does."""
-        return read_measured(_find_plain(self._path, self.where), self.where)
+        super().__init__(path, lambda path, where: read_database(find_plain(path, where), where))
 
 
-def _find_plain(path: Path, where: str) -> Path:
+def find_plain(path: Path, where: str) -> Path:
     """Return the database itself, or if it is compressed, its plain form in the cache."""
     with read_errors(where), path.open("rb") as file:
         if file.read(len(_ZSTANDARD)) != _ZSTANDARD:
@@ -295,10 +265,6 @@ class LemurRelease(RecordSource):
         with read_cached(path), pq.ParquetFile(path) as file:
             for batch in file.iter_batches(BATCH_ROWS):
                 yield batch.replace_schema_metadata(None)
-
-    def measurements(self) -> Iterator[MeasuredFacts]:
-        """Yield the measurements of the release, by the names of their files."""
-        return read_release(self._wheel[0])
 
     def inputs(self) -> list[Input]:
         """Return the wheel as an input."""
@@ -423,31 +389,3 @@ def _as_text(code: bytes) -> str | bytes:
         return decode_python(code)
     except SyntaxError:
         return code
-
-
-def read_release(wheel: Path) -> Iterator[MeasuredFacts]:
-    """Yield the measurements besides training in a wheel of nn-dataset, by the names of their files.
-
-    2.1.0 has 2,476 files `ab/nn/stat/run/TASK_NN/DEVICE.json`; later ones a folder for each format.
-    """
-    with zipfile.ZipFile(wheel) as archive:
-        networks = {PurePosixPath(name).stem for name in archive.namelist() if name.startswith(_CODES)}
-        for name in sorted(archive.namelist()):
-            if not (name.startswith(_STAT) and name.endswith(".json")) or _TRAINING.fullmatch(name):
-                continue
-            path = PurePosixPath(name.removeprefix(_STAT))
-            of_folder = "_" in path.parent.name  # else the file is named by the network
-            folder, network = (path.parent.parent, path.parent.name) if of_folder else (path.parent, path.stem)
-            data = archive.read(name)
-            try:
-                value: Any = json.loads(data)
-            except (ValueError, RecursionError):
-                value = {"unreadable": data.decode("utf-8", "backslashreplace")}
-            parts = network.split("_")  # the name of a network may hold the sign that separates it
-            names = ("_".join(parts[at:]) for at in range(len(parts)))
-            named = next((name for name in names if name in networks), parts[-1])
-            for number, item in enumerate(value if isinstance(value, list) else [value]):
-                facts = item if isinstance(item, dict) else {"value": item}
-                stated = facts.get("model_name")
-                place = path.relative_to(folder).as_posix() + (f"#{number}" if number else "")
-                yield MeasuredFacts(stated if isinstance(stated, str) else named, folder.as_posix(), place, facts)

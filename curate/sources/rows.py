@@ -5,6 +5,7 @@ whatever it holds.
 """
 
 import contextlib
+import csv
 import hashlib
 import io
 import itertools
@@ -12,17 +13,15 @@ import json
 import math
 import numbers
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import csv
 
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
@@ -163,18 +162,6 @@ def _read_integer(value: Any) -> int | None:
 _NUMBERS = {"epoch": _read_integer, "accuracy": read_number, "duration": read_number}
 
 
-class MeasuredFacts(NamedTuple):
-    """One measurement of the network `nn`: `kind` is the folder or table that holds it, `place` the entry there.
-
-    What measurements state differs between LEMUR's versions, so all of it stays as JSON.
-    """
-
-    nn: str
-    kind: str
-    place: str
-    facts: Mapping[str, Any]
-
-
 #: Rows per batch: enough to amortize calls, few enough to stay far from the memory limit.
 BATCH_ROWS = 2_000
 #: Maximum text in one batch, unless a single row is larger: bounds memory for huge codes.
@@ -205,10 +192,6 @@ class RecordSource(ABC):
     @abstractmethod
     def inputs(self) -> list[Input]:
         """Return the inputs with digests and without absolute paths; complete once `batches` has been consumed."""
-
-    def measurements(self) -> Iterator[MeasuredFacts]:
-        """Yield what else was measured of the networks, such as latencies on devices; nothing where none is stored."""
-        return iter(())
 
     def files(self) -> list[Path]:
         """Return every file that is read, sorted; empty for rows from elsewhere."""
@@ -324,10 +307,10 @@ def read_errors(where: Path | str) -> Iterator[None]:
     """Raise UserError, as one line, instead of the errors of the system, the decompressor or the reader of a format."""
     try:
         yield
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except (OSError, pa.ArrowException, csv.Error) as error:
         reason = getattr(error, "strerror", None) or (str(error).strip() or type(error).__name__).splitlines()[0]
-        if "straddl" in reason:  # two blocks of pyarrow's reader of CSV
-            reason = f"a record has more than {MAX_RECORD_BYTES >> 20} MiB, or a quote is not closed"
+        if "field limit" in reason:
+            reason = f"a field has more than {MAX_RECORD_BYTES >> 20} MiB, or a quote is not closed"
         raise UserError(f"{where}: cannot be read: {reason}; write or fetch it again") from error
 
 
@@ -408,53 +391,30 @@ def _describe_fault(error: Exception) -> str:
 def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Record]:
     """Yield the records of a .csv file: commas, doubled quotes, newlines inside quotes; every column is text.
 
-    An empty field is null, except an empty nn_code. A blank line is no record. Bytes are read as Latin-1, which any
-    are, and put back: pyarrow refuses a file for a broken record that is not UTF-8.
+    An empty field is null, except an empty nn_code. A blank line is no record. Bytes that are not UTF-8 spoil their own
+    field only.
 
     Source: https://www.rfc-editor.org/rfc/rfc4180
     """
-    broken: deque[tuple[int, str]] = deque()  # reported before the batch of the records around them
-
-    def skip(row: csv.InvalidRow) -> str:
-        broken.append((row.number, f"{row.actual_columns} fields, the header names {row.expected_columns}"))
-        return "skip"
-
-    def put_back(value: bytes) -> bytes:
-        return value if value.isascii() else value.decode().encode("latin-1")
-
-    # A record must fit a block. One thread: only it knows the numbers of records.
-    reading = csv.ReadOptions(use_threads=False, block_size=MAX_RECORD_BYTES, encoding="latin-1")
-    parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
-    with _open_text(path, where) as file:
-        if file.peek().startswith(_BOM):
-            file.read(len(_BOM))
-        start = file.peek()
-        if not start.strip():
-            return
-        header = csv.open_csv(io.BytesIO(start), reading, parse).schema.names
-        names = [put_back(name.encode()).decode("utf-8", "backslashreplace").strip() for name in header]
-        check_columns(where, names, required)
-        broken.clear()
-        wanted = {name: column for name, column in zip(names, header, strict=True) if name in COLUMNS}
-        batches = csv.open_csv(
-            file,
-            reading,
-            parse,
-            csv.ConvertOptions(
-                include_columns=list(wanted.values()), column_types=dict.fromkeys(wanted.values(), pa.large_binary())
-            ),
-        )
-        number = 2  # the header is record 1
-        parts = (batch.slice(first, 250) for batch in batches for first in range(0, batch.num_rows, 250))
-        for part in parts:
-            for values in zip(*(column.to_pylist() for column in part.columns), strict=True):
-                while broken and broken[0][0] <= number:
-                    yield broken.popleft()[1]
-                    number += 1
-                named = zip(wanted, values, strict=True)
-                yield {name: put_back(value) for name, value in named if value or name == "nn_code"}
-                number += 1
-        yield from (problem for _, problem in broken)
+    before = csv.field_size_limit(MAX_RECORD_BYTES)  # of the whole process
+    try:
+        with io.TextIOWrapper(_open_text(path, where), "utf-8-sig", "surrogateescape", newline="") as lines:
+            records = filter(None, csv.reader(lines))
+            header = [escape_controls(name.strip()) for name in next(records, ())]
+            if header:
+                check_columns(where, header, required)
+            for fields in records:
+                if len(fields) != len(header):
+                    yield f"{len(fields)} fields, the header names {len(header)}"
+                    continue
+                named = zip(header, fields, strict=True)
+                yield {
+                    name: field.encode("utf-8", "surrogateescape")
+                    for name, field in named
+                    if name in COLUMNS and (field or name == "nn_code")
+                }
+    finally:
+        csv.field_size_limit(before)
 
 
 def _read_parquet(path: Path, where: str, required: Collection[str]) -> Iterator[_Record]:

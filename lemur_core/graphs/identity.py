@@ -346,35 +346,3 @@ def similarity(one: Mapping[str, int], other: Mapping[str, int]) -> float:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def differences(one: Graph, other: Graph, limit: int = 8) -> list[str]:
-    """List the nodes that only one of two graphs has, one a line: operations, then inputs, parameters and constants.
-
-    Args:
-        limit: maximum lines per group; one more line states how many were omitted.
-
-    Returns: nothing if the two have the same operations on the same shapes; they may still be connected differently.
-    """
-    lines: list[str] = []
-    for wanted in (False, True):
-        first, second = (
-            Counter(label(graph, node) for node in graph.nodes if (node.op in LEAVES) is wanted)
-            for graph in (one, other)
-        )
-        differing = [key for key in sorted({*first, *second}) if first[key] != second[key]]
-        differing.sort(key=lambda key: -abs(first[key] - second[key]))
-        for key in differing[:limit]:
-            shown = " ".join(part for part in key.split(" ") if not part.endswith("=%"))
-            lines.append(f"{shown}: {first[key]} against {second[key]}")
-        lines += [f"and {len(differing) - limit} more that differ"] if len(differing) > limit else []
-    return lines
-
-
-def share(one: Graph, other: Graph) -> float:
-    """Return the similarity of two computations, ignoring widths: the Jaccard similarity of their subtrees.
-
-    Args: one, other: canonical graphs of the same mode.
-    Returns: 0 to 1. 1 does not mean equal: subtrees have a limited depth.
-    """
-    return similarity(subtrees(one), subtrees(other))

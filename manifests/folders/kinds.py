@@ -363,7 +363,6 @@ SNAPSHOT = Kind(
         ),
         Table("networks", records.NetworkRow, _whole("networks.parquet")),
         Table("stats", records.Stat, _split("data/stats", "train")),
-        Table("measurements", records.Measurement, _split("data/measurements", "train")),
         Table("decisions", records.Decision, _whole("decisions.parquet")),
         Table("graphs", records.GraphRow, _whole("graphs.parquet")),
         *_list_chat(records.ChatRow, records.ChatDrop),

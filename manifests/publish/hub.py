@@ -129,8 +129,6 @@ def _add_timeout(seconds: float, request: Any) -> None:
 
 
 _SPEC = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@]+))?")
-#: The format of a commit hash.
-COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def parse_dataset(spec: str) -> tuple[str, str | None]:
@@ -144,11 +142,10 @@ def parse_dataset(spec: str) -> tuple[str, str | None]:
     return match["repo"], match["revision"]
 
 
-def check_names(repo_id: str, branch: str | None) -> None:
-    """Check that repository and branch, if any, are valid names on the Hub.
+def check_names(repo_id: str) -> None:
+    """Check that a repository has a valid name on the Hub.
 
-    Raises: UsageError if one is invalid, or the repository has no owner: the Hub would add the user's own name only
-        sometimes.
+    Raises: UsageError if not, or if it names no owner: the Hub would add the user's own name only sometimes.
     """
     try:
         validate_repo_id(repo_id)
@@ -158,5 +155,3 @@ def check_names(repo_id: str, branch: str | None) -> None:
         ) from error
     if "/" not in repo_id:
         raise UsageError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{repo_id}")
-    if branch is not None and (COMMIT.fullmatch(branch) or not re.fullmatch(r"\w[\w./-]*", branch)):
-        raise UsageError(f"--revision {branch!r}: not a name for a branch; use letters, digits, '.', '_' and '-'")

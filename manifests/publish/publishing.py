@@ -19,7 +19,7 @@ from lemur_core.files.markdown import make_visible, plural
 from manifests.folders.kinds import Check, check_files, is_foreign
 from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, read_manifest
 from manifests.provenance.swhid import blob_sha1
-from manifests.publish.hub import COMMIT, Hub, check_names
+from manifests.publish.hub import Hub, check_names
 from manifests.publish.secrets import check_digests, check_findings, screen
 from manifests.publish.staged import Staged, stage_files
 
@@ -72,10 +72,9 @@ def compare(local: Mapping[str, CommitOperationAdd], remote: Mapping[str, RepoFi
 
 @dataclass(frozen=True, slots=True)
 class _Remote:
-    """A repository, and the files at the head of one branch; if the branch does not exist, where it would start."""
+    """A repository, and the files at the head of one branch."""
 
     exists: bool = False
-    has_branch: bool = False
     head: str | None = None
     title: str = ""  # of the last commit
     private: bool | None = None
@@ -83,20 +82,22 @@ class _Remote:
 
 
 def _look(hub: Hub, repo_id: str, branch: str) -> _Remote:
-    """Return the state of a repository. Raises: UserError if the branch is a tag; the errors of the client."""
-    api = hub.api()
+    """Return the state of a repository. Raises: UserError if it has no such branch; the errors of the client."""
+    api, about = hub.api(), dict[str, Any](repo_type="dataset")
     try:
-        refs = api.list_repo_refs(repo_id, repo_type="dataset")
+        refs = api.list_repo_refs(repo_id, **about)
     except RepositoryNotFoundError:
+        if branch != "main":
+            raise UserError(f"{repo_id}: does not exist, and would have main alone; omit --revision") from None
         return _Remote()
     branches = {item.name: item.target_commit for item in refs.branches}
-    if branch in {item.name for item in refs.tags} - branches.keys():
-        raise UserError(f"{repo_id}: {branch} is a tag, which cannot move; name a branch")
-    private = api.repo_info(repo_id, repo_type="dataset", timeout=hub.answer_seconds).private
-    if (head := branches.get(branch) or branches.get("main")) is None:
-        return _Remote(exists=True, private=private)
-    title = api.list_repo_commits(repo_id, repo_type="dataset", revision=head)[0].title
-    return _Remote(True, branch in branches, head, title, private, _list_files(api, repo_id, head))
+    if branch not in branches:
+        known = ", ".join(sorted(branches)) or "none"
+        raise UserError(f"{repo_id}: has no branch {branch}, only {known}; create it on the Hub first")
+    head = branches[branch]
+    title = api.list_repo_commits(repo_id, revision=head, **about)[0].title
+    private = api.repo_info(repo_id, timeout=hub.answer_seconds, **about).private
+    return _Remote(True, head, title, private, _list_files(api, repo_id, head))
 
 
 def _list_files(api: HfApi, repo_id: str, commit: str) -> dict[str, RepoFile]:
@@ -138,7 +139,6 @@ class PublishReport:
     revision: str
     commit: str | None
     created: bool  # the repository did not exist before, or does not exist yet
-    creates_branch: bool  # in an existing repository
     changes: Changes
     sizes: Mapping[str, int]  # bytes of the files that are added or changed, or removed
     withheld: tuple[Json, ...]  # code that is not published: source, license, and the number of blocks or codes
@@ -148,7 +148,7 @@ class PublishReport:
     @property
     def makes(self) -> bool:
         """True if publishing changes, or would change, anything there."""
-        return bool(self.changes) or self.created or self.creates_branch
+        return bool(self.changes) or self.created
 
     def lines(self) -> Iterator[str]:
         """Yield what changes, a line each."""
@@ -159,8 +159,6 @@ class PublishReport:
             if rest := names[_LISTED:]:
                 size = format_size(sum(self.sizes[name] for name in rest))
                 yield f"{label:<8}{size:>10}  {plural(len(rest), 'more file')}"
-        if self.creates_branch:
-            yield f"create    branch {self.revision}"
         for item in self.withheld:
             blocks = (
                 f"the code of {plural(item['blocks'], 'block')}" if "blocks" in item else plural(item["codes"], "code")
@@ -177,7 +175,7 @@ class PublishReport:
         if not self.makes:
             return f"{where}: nothing to publish, all {plural(len(self.changes.same), 'file')} there are the same"
         if self.commit is not None:
-            outcome = f"commit {self.commit}" + f"; created branch {self.revision}" * self.creates_branch
+            outcome = f"commit {self.commit}"
         elif self.created:
             outcome = f"the repository would be created; {outcome}"
         return f"{where}: {self.changes}; {outcome}"
@@ -217,7 +215,7 @@ def publish(
     Args:
         repo_id: `OWNER/NAME`; created if it does not exist.
         verify: runs all checks of the folder; one that fails forbids publishing.
-        revision: the branch; created from `main` if it does not exist.
+        revision: the branch; a new repository has `main`.
         private: make a new repository private; otherwise the owner's settings decide.
         force: overwrite changes by somebody else.
         dry_run: change nothing, and require no permission to; without the Hub, state what is known here.
@@ -229,7 +227,7 @@ def publish(
         else changed the repository, or the Hub refuses; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
-    check_names(repo_id, revision)
+    check_names(repo_id)
     check_digests(not_secret)
     manifest = read_manifest(folder)
     failed = next((check for check in verify(folder) if not check.ok), None)
@@ -246,12 +244,12 @@ def publish(
         except RetryableError as error:
             if not dry_run:
                 raise
-            remote, unread = _Remote(exists=True, has_branch=True), str(error).partition("; ")[0]
+            remote, unread = _Remote(exists=True), str(error).partition("; ")[0]
         changes = compare(local, remote.files)
         sizes = {name: local[name].upload_info.size for name in (*changes.added, *changes.changed)}
         sizes |= {name: remote.files[name].size for name in changes.removed}
-        new = not remote.exists, remote.exists and not remote.has_branch
-        plan = PublishReport(repo_id, revision, None, *new, changes, sizes, ready.withheld, notes, unread)
+        new = not remote.exists
+        plan = PublishReport(repo_id, revision, None, new, changes, sizes, ready.withheld, notes, unread)
         if private and remote.private is False:
             raise UserError(f"{repo_id}: is public already; make it private on the Hub first, or omit --private")
         if changes:
@@ -264,8 +262,6 @@ def publish(
             remote = ask(look)
             if remote.files or (private and not remote.private):
                 raise UserError(f"{repo_id}: somebody else created it meanwhile; run again to compare")
-        if not remote.has_branch:
-            ask(partial(api.create_branch, repo_id, branch=revision, revision=remote.head, exist_ok=True, **about))
         if not changes:
             return replace(plan, commit=remote.head)
         local = _read_unchanged(folder, manifest, ready)  # the user may have taken hours to confirm
@@ -277,10 +273,10 @@ def publish(
             return replace(plan, commit=ask(sent).oid)
         except UserError as error:
             now = ask(look)  # the head of the branch tells whether it has arrived, and only the answer was lost
-            if now.head is None or now.head == remote.head:
+            if now.head == remote.head:
                 raise
             if compare(local, now.files):
-                came = f"another commit, {now.head[:12]}, came in between"
+                came = f"another commit, {(now.head or '')[:12]}, came in between"
                 raise UserError(f"{repo_id}: {came}; run again to compare") from error
             return replace(plan, commit=now.head)
 
@@ -325,7 +321,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
         `out` cannot be written; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
-    check_names(repo_id, None if COMMIT.fullmatch(revision) else revision)
+    check_names(repo_id)
     check_free(out, force=force)
     api, about = hub.api(), dict[str, Any](repo_type="dataset")
     ask = partial(hub.call, repo_id, again="finished downloads are kept")

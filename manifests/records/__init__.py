@@ -325,21 +325,6 @@ class NetworkRow(Record):
     origin_license: OriginLicense = None
 
 
-class Measurement(Record):
-    """Something that the source measured of a network besides training: on a device, of its layers, after pruning."""
-
-    id: Sha256 | None = Field(
-        description="SHA-256 of the network's code; null where no, or no single, code has its name"
-    )
-    nn: NetworkName
-    kind: str = Field(description="folder of the release, or table of the database, that holds it")
-    place: str = Field(description="the file, or the key of the row, there")
-    device: str | None = Field(description="the device, where one is stated")
-    valid: bool | None = Field(description="whether the source says that the measurement succeeded")
-    duration: float | None = Field(description="as stated, in the unit of the source")
-    facts: str = Field(description="all that the source states, a JSON object")
-
-
 class Decision(Record):
     """The outcome of one input row, and the reason."""
 
@@ -1005,7 +990,7 @@ class PromptCompletion(ExportedRow):
 
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    *(LemurRecord, NetworkRow, Decision, GraphRow, Stat, Measurement),
+    *(LemurRecord, NetworkRow, Decision, GraphRow, Stat),
     *(ChatRow, ChatDrop, Block, Observed, Algorithm, Spec, SpecRow, SpecChatRow, SpecChatDrop),
     *(Ingredient, TrainingRecord, SynthesisAttempt, Synthesized, ExpertFact, ExpertAnswer, KernelProblem),
     PromptCompletion,

@@ -143,10 +143,6 @@ class FakeHub:
     def _create_repo(self, at: Any) -> Any:
         return at.repo_id in self.repos or self.make(at.repo_id, private=bool(at.private))
 
-    def _create_branch(self, at: Any) -> Any:
-        repo, oid = self.find(at)
-        return repo.branches.setdefault(at.branch, oid)
-
     def _create_commit(self, at: Any) -> Any:
         repo, oid = self.find(at)
         if at.parent_commit not in (None, oid):

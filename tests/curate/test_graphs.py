@@ -110,7 +110,7 @@ def test_what_computes_the_same_is_one(folders: dict[Graphs, Path]) -> None:
     assert [name for name, row in found.items() if row["kept"]] == ["a-sequential", "c-wide", "d-other", "e-fails"]
     assert all(row["kept"] for row in by_name(folders["off"], "decisions.parquet").values())
     shown = explain(folders["survivors"], "b-by-hand")
-    assert shown.facts["graph_difference"]["agreement"] == "same"
+    assert shown.facts["agreement"] == "same"
     assert "computation both compute the same" in "\n".join(shown.lines)
     assert "never runs: Unused" in "\n".join(shown.lines)
 

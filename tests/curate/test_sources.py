@@ -15,7 +15,7 @@ import pytest
 
 import curate.sources
 from curate.model.options import CurateOptions
-from curate.sources import join_sources, open_source, open_sources
+from curate.sources import open_source, open_sources
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 from tests.builders import extractions
@@ -398,7 +398,7 @@ def test_sources_of_one_name_are_refused(lines: Path, tmp_path: Path) -> None:
 def test_the_licence_is_that_of_all_the_code_that_is_handed_over(blocks: Path, lines: Path) -> None:
     found = open_source(str(blocks))
     assert found.license(None) == "MIT"
-    with_unknown = join_sources([found, open_source(str(lines))])
+    with_unknown = open_sources([str(blocks), str(lines)])
     assert with_unknown.license(None) == "NOASSERTION"
     assert with_unknown.license("ISC") == "ISC AND MIT", "what a user states is of those that state nothing"
     assert found.license("GPL-3.0-only") == "MIT"

@@ -307,7 +307,7 @@ LINES = [GOOD.decode(), '{"nn": "b", "nn_code": "' + "y" * 950 + '"}\n', GOOD.de
     ("name", "content", "expected"),
     [
         ("a.jsonl", "".join(LINES), [None, "line 2: longer than 0 MiB", None]),
-        ("a.csv", "nn,nn_code\na,x\nb," + "y" * 950, "a record has more than 0 MiB, or a quote is not closed"),
+        ("a.csv", "nn,nn_code\na,x\nb," + "y" * 950, "a field has more than 0 MiB, or a quote is not closed"),
     ],
 )
 def test_records_have_a_limit(

@@ -55,7 +55,7 @@ GIVEN = {
         *(f"data/stats/* {name}" for name in ("duration", "prm", "outcomes")),  # of results that are not shown
         *("data/records/* arch_uid", "chat_drops.parquet detail"),
         "decisions.parquet id",  # of a row without usable code
-        *("inputs.*.bytes", "parameters.unsafe_no_sandbox", "parameters.*_per_prefix"),
+        *("inputs.*.bytes", "parameters.*_per_prefix"),
         # Of files and conversations, which this folder does not have, and of codes that state a license.
         *("parameters.prm", "parameters.license", "details.chat_residue"),
     ),

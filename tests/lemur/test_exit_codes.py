@@ -47,6 +47,8 @@ FREE = {
     "curate": {"prefer", "topup_prefix", "ray"},
     "synthesize": {"key_name", "goal"},
     "experts train": {"domains"},  # tests/lemur/experts
+    "publish": {"revision"},  # the Hub knows the branches: tests/manifests/publish
+    "pull": {"revision"},
 }
 
 

@@ -26,7 +26,7 @@ from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests import cli
 from manifests.folders.kinds import Check
-from manifests.publish.hub import Hub, check_names
+from manifests.publish.hub import Hub
 from manifests.publish.publishing import PublishReport, compare, publish
 from tests.builders.fake_hub import FakeHub, File
 
@@ -83,7 +83,7 @@ def test_a_dry_run_changes_nothing(server: Any, send: Send, sample: Path, repo: 
     plan = send(dry_run=True)
     assert (plan.commit, str(plan.changes)) == (None, "1 added, 2 changed, 1 removed, 4 same")
     assert (plan.sizes["figures/two.png"], plan.sizes["figures/one.png"]) == (8, 10_249)
-    new = send(repo_id="owner/new", dry_run=True, revision="next")
+    new = send(repo_id="owner/new", dry_run=True)
     assert (new.created, len(new.changes.added)) == (True, 7)
     assert (repo.files(), list(server.repos)) == (before, [REPO])
 
@@ -119,40 +119,26 @@ def test_private(server: Any, send: Send) -> None:
         assert len(server.repos[f"owner/{repo_id}"].log) == 1
 
 
-def test_branches_and_tags(send: Send, sample: Path, repo: Any, finished: Finished, read: Read) -> None:
-    before, shown = repo.files(), []
-    repo.tags["v1"] = repo.branches["main"]
-    assert send(revision="next", confirm=lambda plan: bool(shown.append(plan))).commit is None
-    assert [(plan.creates_branch, bool(plan.changes)) for plan in shown] == [(True, False)]
-    assert set(repo.branches) == {"main"}
-    assert not send(confirm=pytest.fail).makes
-    done = send(revision="same")
-    assert repo.branches["same"] == repo.branches["main"] == done.commit, "made, although nothing changed"
+def test_branches(send: Send, sample: Path, repo: Any, finished: Finished, read: Read) -> None:
+    before = repo.files()
+    repo.tags["v1"] = repo.branches["next"] = repo.branches["main"]
     change(sample, finished)
+    assert send(revision="next", confirm=lambda _: False).commit is None
     assert send(revision="next").commit == repo.branches["next"]
+    assert not send(revision="next", confirm=pytest.fail).makes
     assert (repo.files("next"), repo.files("main")) == (read(sample), before)
     assert [branch for branch, *_ in repo.log] == ["main", "main", "next"]
-    with pytest.raises(UserError, match="v1 is a tag, which cannot move; name a branch"):
-        send(revision="v1")
+    for name in ("v1", "other", "a b", "", repo.branches["main"]):
+        with pytest.raises(UserError, match=f"has no branch {name}, only main, next; create it on the Hub first"):
+            send(revision=name)
+    with pytest.raises(UserError, match="owner/new: does not exist, and would have main alone; omit --revision"):
+        send(repo_id="owner/new", revision="next")
 
 
-NO_NAME = "not a name for a branch"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        *(((REPO, name), f"--revision .*: {NO_NAME}") for name in ("a b", "/x", "a" * 40, "", "-x", "x~1", ".x", "@")),
-        *(((name, None), "not a repository name") for name in ("a b/c", "owner/data/more", "--x/y", "")),
-        (("data", None), "not a repository name: the owner is missing"),
-    ],
-)
-def test_names(server: Any, send: Send, arguments: tuple[Any, ...], told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        check_names(*arguments)
-    repo_id, revision = arguments
-    with pytest.raises(UserError, match=told):
-        send(repo_id=repo_id, revision="main" if revision is None else revision)
+@pytest.mark.parametrize("name", ["a b/c", "owner/data/more", "--x/y", "", "data"])
+def test_names(server: Any, send: Send, name: str) -> None:
+    with pytest.raises(UserError, match="not a repository name"):
+        send(repo_id=name)
     assert not server.requests, "they are looked at before anything else"
 
 
@@ -240,25 +226,23 @@ def test_what_the_hub_would_leave_out_is_told(send: Send, repo: Any) -> None:
             send(force=force)
 
 
-@pytest.mark.parametrize(
-    "step", ["list_repo_refs", "create_repo", "repo_info", "list_repo_tree", "create_branch", "create_commit"]
-)
+@pytest.mark.parametrize("step", ["list_repo_refs", "create_repo", "repo_info", "list_repo_tree", "create_commit"])
 def test_faults(server: Any, send: Send, sample: Path, read: Read, step: str) -> None:
     """A fault is told, and a rerun makes the folder whole, in one commit; a commit whose answer is lost is found."""
     for what in (503, "drop", "lose"):
         server.faults, server.requests = {step: what}, Counter()
         if (what, step) == ("lose", "create_commit"):
-            send(revision="next")
+            send()
         else:
             with pytest.raises(RetryableError, match="run the same command again: ") as caught:
-                send(revision="next")
+                send()
             assert "\n" not in str(caught.value)
         assert server.requests["create_commit"] <= 1
         server.faults = {}
-        send(revision="next")
+        send()
         repo = server.repos.pop(REPO)
-        assert repo.files("next") == read(sample)
-        assert [branch for branch, *_ in repo.log] == ["main", "next"]
+        assert repo.files() == read(sample)
+        assert len(repo.log) == 2
 
 
 def test_a_silent_server_is_not_waited_for(secret_rules: Path, sample: Path) -> None:
