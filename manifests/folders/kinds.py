@@ -647,8 +647,6 @@ def check_derived(folder: Path, manifest: Manifest, made: Path, stated: Mapping[
     Args: made: a folder with the files. stated: facts by field of the manifest, `counts` and `details`.
     """
     names = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
-    if manifest.versions.get("matplotlib") != package_versions()["matplotlib"]:
-        names = [name for name in names if not name.endswith((".png", ".svg"))]
     wrong: list[str] = []
     for name in names:
         if not (folder / name).is_file():
