@@ -15,7 +15,7 @@ from pathlib import Path
 from extract.specs.make import graphs_in_spec
 from lemur.synthesis.steps import Attempt, NetworkProposal, Prover, parameters_used
 from lemur_core.files.markdown import table
-from lemur_core.graphs.serialization import load_graphs
+from lemur_core.graphs.sizes import Sized
 from manifests.folders.kinds import EXTRACTION
 from manifests.provenance import SPECS
 from manifests.records import Block, Spec
@@ -95,7 +95,7 @@ def main() -> None:
 def write(spec: Spec, kind: str, way: str) -> str:
     """The file with a class of the name, shapes and number of parameters of a spec. Args: way: how these are used."""
     assert spec.algorithm is not None
-    form = load_graphs(graphs_in_spec(spec.algorithm))["eval"]
+    form = Sized.from_json(graphs_in_spec(spec.algorithm)).evaluate()["eval"]
     outputs = [form.type_of(ref) for ref in form.outputs]
     parts = [f"self.fit({_KINDS[kind]}, {tuple(map(int, one.shape))}, torch.{one.dtype})" for one in outputs]
     result = parts[0] if spec.algorithm.returns == "tensor" else f"[{', '.join(parts)}]"
@@ -105,7 +105,7 @@ def write(spec: Spec, kind: str, way: str) -> str:
 
 def _parameters(spec: Spec) -> int:
     assert spec.algorithm is not None
-    return parameters_used(load_graphs(graphs_in_spec(spec.algorithm))["eval"])
+    return parameters_used(Sized.from_json(graphs_in_spec(spec.algorithm)).evaluate()["eval"])
 
 
 if __name__ == "__main__":

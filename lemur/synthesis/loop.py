@@ -35,7 +35,7 @@ from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
-from lemur_core.graphs.serialization import load_graphs
+from lemur_core.graphs.sizes import Sized
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import Stopwatch, describe_parent
 from manifests.provenance import SPECS
@@ -215,7 +215,7 @@ def draw(library: Path, options: AttemptOptions) -> tuple[list[Attempt], int]:
     algorithm = pool[0][0].algorithm
     assert algorithm is not None, "an eligible block has one"
     try:
-        load_graphs(graphs_in_spec(algorithm))  # the graphs of one folder are of one release
+        Sized.from_json(graphs_in_spec(algorithm))  # the graphs of one folder are of one release
     except ValueError as error:
         raise UserError(f"{library}: {error}; extract it again, or use that torch") from error
     generator = random.Random(options.seed)

@@ -48,7 +48,7 @@ from lemur_core.files.foreign import decode_python
 from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import LEAVES, Graph
 from lemur_core.graphs.identity import similarity
-from lemur_core.graphs.serialization import load_graphs
+from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Failure
 from lemur_core.sandbox.cached import workers_within_memory
 from lemur_core.sandbox.stage import Retries, open_sandbox
@@ -259,7 +259,7 @@ def conformance(spec: Spec, answer: Mapping[str, Any] | None, error: str) -> Jso
         return {"faults": [f"does not run as its facts state: {error}"], "parameters": None, "same": False}
     assert spec.algorithm is not None
     algorithm = build_algorithm(answer, [argument.name for argument in spec.forward])
-    own, theirs = load_graphs(graphs_in_spec(algorithm))["eval"], load_graphs(graphs_in_spec(spec.algorithm))["eval"]
+    own, theirs = (Sized.from_json(graphs_in_spec(one)).evaluate()["eval"] for one in (algorithm, spec.algorithm))
     outputs, wanted = _outputs(own), _outputs(theirs)
     faults = [] if outputs == wanted else [f"gives {', '.join(outputs)} where its facts state {', '.join(wanted)}"]
     parameters, stated = parameters_used(own), parameters_used(theirs)

@@ -21,8 +21,8 @@ from functools import cached_property, partial
 from math import prod
 from typing import Any, NamedTuple
 
+from lemur_core.graphs.formulas import Size
 from lemur_core.graphs.graph import CONSTRUCTOR, LEAVES, Argument, Graph, Node, Ref
-from lemur_core.graphs.symbolic import Size
 
 #: The letters of the sizes that vary in one shape, without that of its first dimension, by how many they are.
 _LETTERS = {1: "L", 2: "HW", 3: "DHW"}

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from lemur_core.graphs.formulas import Size
 from lemur_core.graphs.graph import Argument, Node
 from lemur_core.graphs.modes import EVAL, TRAIN, ModeModule, ModeStep, Value
-from lemur_core.graphs.symbolic import Size
 
 _STATISTICS = ("running_mean", "running_var")
 

@@ -14,9 +14,7 @@ from torchvision.models.swin_transformer import SwinTransformerBlock
 
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.serialization import restore, store
-from lemur_core.graphs.sizes import Shape, Sized, propose_new_shapes, trace_sizes
-from lemur_core.graphs.symbolic import contradicts, evaluate_graph
+from lemur_core.graphs.sizes import Shape, Sized, contradicts, evaluate_graph, propose_new_shapes, trace_sizes
 from lemur_core.rebuild.proof import Inputs, Trial, find_difference
 from lemur_core.rebuild.rebuild import Rebuilt, rebuild
 from tests.builders.graphs import trace
@@ -123,7 +121,7 @@ def written(build: Callable[[], nn.Module], shape: Shape) -> tuple[Sized, Rebuil
     """A module's graphs at several sizes, as a spec holds them, and what is written from them."""
     own = [traced(build, shape, train=train) for train in (False, True)]
     sized = trace_sizes(lambda shapes, train: traced(build, shapes[0], train=train), [shape], *own)
-    again = restore(store(sized) | {"train_error": None})
+    again = Sized.from_json(sized.to_json() | {"train_error": None})
     assert (again.evaluated, again.trained, again.sizes) == (sized.evaluated, sized.trained, sized.sizes)
     assert evaluate_graph(again.evaluated) == own[0]
     return again, rebuild(again.evaluated, again.trained)
