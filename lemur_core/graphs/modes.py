@@ -80,15 +80,6 @@ def merge(evaluated: Graph, trained: Graph | None) -> ModeModule:
     return _Merge((evaluated, trained or evaluated), trained is not None).module()
 
 
-def match_nodes(evaluated: Graph, trained: Graph) -> list[int | None]:
-    """Return the matching eval node for each node of train mode, None where there is none."""
-    matches: list[int | None] = [None] * len(trained.nodes)
-    for one, other in _Merge((evaluated, trained), True)._order():
-        if other is not None:
-            matches[other] = one
-    return matches
-
-
 class _Merge:
     def __init__(self, graphs: tuple[Graph, Graph], two: bool) -> None:
         self.graphs = graphs

@@ -17,8 +17,7 @@ from lemur_core.files.foreign import comment_lines
 from lemur_core.graphs.formulas import Size, is_unknown, list_sizes
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
 from lemur_core.graphs.modes import TRAIN, ModeChoice, ModeModule, ModeStep, Value, Write, merge
-from lemur_core.rebuild.functions import find_custom
-from lemur_core.rebuild.layers import Layer, group_layers, values_in
+from lemur_core.rebuild.layers import Layer, find_custom, group_layers, values_in
 from lemur_core.rebuild.operators import Operation, RebuildError, Text
 
 _WIDTH = 100  # characters of an expression with others inline
