@@ -77,13 +77,12 @@ class ModeModule:
 
 def merge(evaluated: Graph, trained: Graph | None) -> ModeModule:
     """Merge both modes; without a train run, the eval run is used for both."""
-    return _Merge((evaluated, trained or evaluated), trained is not None).module()
+    return _Merge((evaluated, trained or evaluated)).module()
 
 
 class _Merge:
-    def __init__(self, graphs: tuple[Graph, Graph], two: bool) -> None:
+    def __init__(self, graphs: tuple[Graph, Graph]) -> None:
         self.graphs = graphs
-        self.two = two
         self.steps: list[ModeStep] = []
         self.of: tuple[dict[int, int], dict[int, int]] = ({}, {})
 

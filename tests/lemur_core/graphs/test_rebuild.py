@@ -218,7 +218,7 @@ def test_another_computation_is_told() -> None:
         assert difference(original, wrong, shape, train=False).startswith(told)
 
 
-def test_text_is_as_a_person_would_write_it() -> None:
+def test_each_operation_is_a_line() -> None:
     build, shape = CASES["basic"]
     _, made = written(build, shape)
     assert made.source == (
@@ -232,5 +232,12 @@ def test_text_is_as_a_person_would_write_it() -> None:
         "        self.conv2 = nn.Conv2d(16, 16, 3, padding=1, bias=False)\n"
         "        self.bn2 = nn.BatchNorm2d(16)\n\n"
         "    def forward(self, x0):\n"
-        "        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x0))))) + x0)\n"
+        "        h1 = self.conv1(x0)\n"
+        "        h2 = self.bn1(h1)\n"
+        "        h3 = F.relu(h2)\n"
+        "        h4 = self.conv2(h3)\n"
+        "        h5 = self.bn2(h4)\n"
+        "        h6 = h5 + x0\n"
+        "        h7 = F.relu(h6)\n"
+        "        return h7\n"
     )
