@@ -65,7 +65,7 @@ SPELLINGS = {
     "cast": "{input}.to({dtype})",
     "view_dtype": "{input}.view({dtype})",
     "stop_gradient": "{input}.detach()",
-    "custom_gradient": "{input}",  # where its own gradient cannot be written; the proof decides
+    "custom_gradient": "{input}",  # with the gradient of its forward; the proof decides
     "full": "torch.full({shape}, {value}, dtype={dtype}, device={device})",
     "constant": "torch.tensor({value}, dtype={dtype}, device={device})",
 }

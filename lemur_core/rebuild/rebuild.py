@@ -15,7 +15,7 @@ from lemur_core.files.foreign import comment_lines
 from lemur_core.graphs.formulas import Size, is_unknown, list_sizes
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
 from lemur_core.graphs.modes import TRAIN, ModeChoice, ModeModule, ModeStep, Value, Write, merge
-from lemur_core.rebuild.layers import Layer, find_custom, group_layers, values_in
+from lemur_core.rebuild.layers import Layer, group_layers, values_in
 from lemur_core.rebuild.operators import Operation, RebuildError, parenthesize
 
 
@@ -76,43 +76,11 @@ class _Writer:
         self.variables = _UniqueNames(("self", "torch", "nn", "F", "torchvision"))
         self.sizes: dict[str, tuple[str, int]] = {}  # where a free size is read: an input and its dimension
         self.read_sizes: set[str] = set()
-        self.functions: dict[str, str] = {}  # the names of functions with a gradient of their own, by their text
-        self.applied: dict[int, str] = {}  # the functions that steps apply
-        for index, step in enumerate(self.steps):
-            if step.node.op == "custom_gradient":
-                self._take_function(index)
+        for step in self.steps:
+            if step.node.op == "custom_gradient":  # written with the gradient of its forward; the proof decides
+                step.arguments = {"input": step.arguments.get("input")}
         self._take_inputs()
         self._take_layers()
-
-    def _take_function(self, index: int) -> None:
-        """Write a function with a gradient of its own; where that is impossible, with the gradient of its forward."""
-        step = self.steps[index]
-        try:
-            custom = find_custom(self.module, index)
-            forward, backward = _Writer(custom.forward), _Writer(custom.backward)
-            forward.write_forward()
-            backward.write_forward()
-        except RebuildError:  # the proof decides
-            step.arguments = {"input": step.arguments.get("input")}
-            return
-        # Its `return` lists the results; autograd wants one gradient per argument instead.
-        gradients = ["None" if place is None else backward.outputs[place] for place in custom.gradients]
-        backward.lines[-1] = (None, f"return {', '.join(gradients)}")
-        names = ", ".join(forward.inputs.values())
-        lines = [
-            "@staticmethod",
-            f"def forward(ctx, {names}):",
-            f"    ctx.save_for_backward({names})",
-            *forward.list_lines(),
-            "",
-            "@staticmethod",
-            "def backward(ctx, grad):",
-            f"    {names}{',' * (len(forward.inputs) == 1)} = ctx.saved_tensors",
-            *backward.list_lines(),
-        ]
-        body = "\n".join(f"    {line}" if line else "" for line in lines)
-        self.applied[index] = self.functions.setdefault(body, f"Function{len(self.functions) + 1}")
-        step.arguments = {f"x{number}": value for number, value in enumerate(custom.takes)}
 
     def _take_inputs(self) -> None:
         steps = [(step.node.get("number"), index) for index, step in enumerate(self.steps) if step.node.op == "input"]
@@ -163,7 +131,7 @@ class _Writer:
 
     # --- forward ------------------------------------------------------------------------------------------------------
 
-    def write_forward(self) -> None:
+    def _write_forward(self) -> None:
         """Write the lines of `forward`."""
         results = values_in(tuple(self.module.outputs))
         results += [value for _, written, _ in self.writes for value in values_in(written)]
@@ -177,12 +145,11 @@ class _Writer:
                 names = [self.variables.choose(f"h{number}", "h") if value in self.used else "_" for value in values]
                 self.texts |= zip(values, names, strict=True)
                 self.lines.append((step.mode, f"{', '.join(names)} = {text}"))
-        self.outputs = [self._write_argument(value) for value in self.module.outputs]
+        returned = ", ".join(self._write_argument(value) for value in self.module.outputs)
         for target, written, mode in self.writes:
-            leaf = self._write_argument(target)
-            text = self._write_argument(written)
-            self.lines += [(mode, "with torch.no_grad():"), (mode, f"    {leaf}.copy_({text})")]
-        self.lines.append((None, f"return {', '.join(self.outputs)}"))
+            copied = f"    {self._write_argument(target)}.copy_({self._write_argument(written)})"
+            self.lines += [(mode, "with torch.no_grad():"), (mode, copied)]
+        self.lines.append((None, f"return {returned}"))
 
     def _write_expression(self, index: int) -> tuple[str, int]:
         """Return the expression of a step, and the number of its results."""
@@ -190,9 +157,6 @@ class _Writer:
         node, arguments = step.node, dict(step.arguments)
         if layer is not None:
             return f"self.{layer.name}({self._write_argument(_read_input(arguments))})", 1
-        if index in self.applied:
-            texts = (self._write_argument(value) for value in arguments.values())
-            return f"{self.applied[index]}.apply({', '.join(texts)})", 1
         arguments.pop("draw", None)
         if step.skipped is not None:
             arguments["train"] = ModeChoice(False, True)
@@ -256,7 +220,7 @@ class _Writer:
 
     def write_file(self, name: str, header: str) -> Rebuilt:
         """Write the whole file."""
-        self.write_forward()
+        self._write_forward()
         mapping: dict[str, str] = {}
         init: list[str] = []
         frozen = {
@@ -276,20 +240,16 @@ class _Writer:
             mapping[own] = old
         if init:
             init = ["def __init__(self):", "    super().__init__()", *(f"    {line}" for line in init), ""]
-        forward = [f"def forward({', '.join(['self', *self.inputs.values()])}):", *self.list_lines()]
+        forward = [f"def forward({', '.join(['self', *self.inputs.values()])}):", *self._list_lines()]
         body = "\n".join(f"    {line}" if line else "" for line in [*init, *forward])
-        functions = "".join(
-            f"class {own}(torch.autograd.Function):\n{text}\n\n\n" for text, own in self.functions.items()
-        )
-        code = functions + body
         imports = [
-            *(["import torch"] if re.search(r"\btorch\.", code) else []),
-            *(["import torchvision"] if "torch.ops.torchvision." in code else []),  # registers its operators
+            *(["import torch"] if re.search(r"\btorch\.", body) else []),
+            *(["import torchvision"] if "torch.ops.torchvision." in body else []),  # registers its operators
             "from torch import nn",
-            *(["from torch.nn import functional as F"] if re.search(r"\bF\.", code) else []),
+            *(["from torch.nn import functional as F"] if re.search(r"\bF\.", body) else []),
         ]
         head = "\n".join([*comment_lines(header.splitlines()), *imports])
-        source = f"{head}\n\n\n{functions}class {name}(nn.Module):\n{body}\n{_write_renaming(mapping)}"
+        source = f"{head}\n\n\nclass {name}(nn.Module):\n{body}\n{_write_renaming(mapping)}"
         return Rebuilt(source, mapping, tuple(self.inputs))
 
     def _list_sizes(self) -> list[str]:
@@ -311,7 +271,7 @@ class _Writer:
                 lines.append(f"    {names} = {name}.shape")
         return lines
 
-    def list_lines(self) -> list[str]:
+    def _list_lines(self) -> list[str]:
         """Return the lines of `forward` with those that read sizes; those of one mode stand below its condition."""
         lines = self._list_sizes()
         before: int | None = None

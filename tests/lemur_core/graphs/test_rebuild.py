@@ -105,7 +105,6 @@ CASES: dict[str, Made] = {
     "by mode": (ByMode, (4, 8)),
     "fourier": (Fourier, (2, 4, 6, 9)),
     "pairs": (Pairs, (2, 6, 10)),
-    "straight-through": (StraightThrough, (4, 8)),
     "encoder": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (2, 7, 32)),
     "lstm": (lambda: nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True, dropout=0.2), (2, 5, 8)),
     "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, 4)), (2, 8)),
@@ -200,6 +199,12 @@ def test_every_bit_is_equal_in_both_modes_at_sizes_that_were_not_traced(name: st
     graphs = {"eval": evaluate_graph(sized.evaluated), "train": evaluate_graph(sized.trained)}
     one, other = compute_identities(again), compute_identities(graphs)
     assert (one["graph"], one["graph_widths"]) == (other["graph"], other["graph_widths"])
+
+
+def test_a_gradient_of_its_own_is_not_rebuilt_and_told() -> None:
+    made = written(StraightThrough, (4, 8))[1]
+    torch.manual_seed(0)
+    assert difference(StraightThrough(), made, (4, 8), train=False).startswith("gradient of ")
 
 
 def test_another_computation_is_told() -> None:
