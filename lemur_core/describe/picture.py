@@ -249,10 +249,10 @@ def _write_svg(boxes: Sequence[Box], title: str) -> str:
         for number, (text, size) in enumerate(texts[target]):
             parts.append(_text(text, size, middle, start + _PAD + _LINE * (number + 0.75), "middle"))
     height = top - _GAP + _MARGIN
-    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    extent = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     return (
         '<?xml version="1.0" encoding="utf-8"?>\n'
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{_FONT}" fill="{INK}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" {extent} font-family="{_FONT}" fill="{INK}">\n'
         '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
 
