@@ -8,6 +8,7 @@ change with either.
 import base64
 import importlib.metadata
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -253,7 +254,8 @@ def _to_json(argument: Argument) -> Any:
     if isinstance(argument, Ref):
         return {"node": argument.node, "output": argument.output}
     if isinstance(argument, Size):
-        return {"formula": argument.text, "value": argument.value}
+        # With a sign of its own: a formula may be a passage of the source, which no spec has.
+        return {"formula": argument.text.replace("//", "÷"), "value": argument.value}
     if isinstance(argument, tuple):
         return [_to_json(item) for item in argument]
     if isinstance(argument, float) and not isfinite(argument):
@@ -264,9 +266,7 @@ def _to_json(argument: Argument) -> Any:
 def _read_node(op: Any, arguments: Any, outputs: Any, scope: Any, *, sizes: Mapping[str, float] | None) -> Node:
     named = arguments.items() if isinstance(arguments, dict) else arguments
     read = tuple((_read_text(name), _read_argument(argument, sizes)) for name, argument in named)
-    kinds = tuple(
-        TensorType(_read_text(dtype), tuple(_read_argument(size, sizes) for size in shape)) for dtype, shape in outputs
-    )
+    kinds = tuple(TensorType(_read_text(dtype), _read_argument(shape, sizes)) for dtype, shape in outputs)
     if not all(type(size) in (int, Size) for kind in kinds for size in kind.shape):
         raise ValueError("a size is not an integer")
     return Node(_read_text(op), read, kinds, _read_text(scope))
@@ -278,6 +278,7 @@ def _read_text(text: Any) -> str:
     return text
 
 
+_INTEGER = re.compile(r"-?\d+")
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 
 
@@ -288,8 +289,11 @@ def _read_argument(stored: Any, sizes: Mapping[str, float] | None) -> Argument:
     if kind is dict:
         if stored.keys() == {"node", "output"}:
             return Ref(stored["node"], stored["output"])
+        if stored.keys() == {"numbers"}:
+            texts = _read_text(stored["numbers"]).split("×")
+            return tuple(_read_argument(int(text) if _INTEGER.fullmatch(text) else float(text), None) for text in texts)
         if stored.keys() == {"formula", "value"} and sizes is not None:
-            size = Size(_read_text(stored["formula"]), _read_argument(stored["value"], None))
+            size = Size(_read_text(stored["formula"]).replace("÷", "//"), _read_argument(stored["value"], None))
             if not isclose(evaluate_formula(size.text, sizes), size.value, rel_tol=NEAR):
                 raise ValueError(f"{size.text} is not {size.value} in the first run")
             return size

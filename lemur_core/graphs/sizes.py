@@ -72,7 +72,10 @@ class Sized:
         graphs = [self.evaluated.to_json()]
         graphs += [] if self.trained is None or self.trained == self.evaluated else [self.trained.to_json()]
         for graph in graphs:  # arguments as pairs: their order counts, and the lines of specs have sorted keys
-            graph["nodes"] = [[op, list(map(list, named.items())), *rest] for op, named, *rest in graph["nodes"]]
+            graph["nodes"] = [
+                [op, _join_numbers(list(map(list, named.items()))), _join_numbers(types), scope]
+                for op, named, types, scope in graph["nodes"]
+            ]
         sizes = {name: list(values) for name, values in self.sizes.items()}
         return {"sizes": sizes, "fixed": self.fixed, "eval": graphs[0], "train": graphs[1] if graphs[1:] else None}
 
@@ -94,6 +97,17 @@ class Sized:
         evaluated = Graph.from_json(graphs[0], first)
         trained = None if error is not None else evaluated
         return cls(evaluated, trained if graphs[1] is None else Graph.from_json(graphs[1], first), sizes, fixed)
+
+
+def _join_numbers(stored: Any) -> Any:
+    """Return JSON whose rows of numbers are texts: a list of them may be a passage of the source, which no spec has."""
+    if isinstance(stored, dict):
+        return {name: _join_numbers(value) for name, value in stored.items()}
+    if not isinstance(stored, list):
+        return stored
+    if len(stored) > 1 and all(type(item) in (int, float) for item in stored):
+        return {"numbers": "×".join(map(repr, stored))}
+    return list(map(_join_numbers, stored))
 
 
 def trace_sizes(go: Go, own: Sequence[Shape], evaluated: Graph, trained: Graph | None) -> Sized:

@@ -43,17 +43,17 @@ def changed(stored: dict[str, Any], change: Callable[[dict[str, Any]], None]) ->
 
 
 def another_formula(stored: dict[str, Any]) -> None:
-    text = json.dumps(stored["eval"]["nodes"])
-    assert "W // 2" in text
-    stored["eval"]["nodes"] = json.loads(text.replace("W // 2", "W - 3"))
+    text = json.dumps(stored["eval"]["nodes"], ensure_ascii=False)
+    assert "W ÷ 2" in text
+    stored["eval"]["nodes"] = json.loads(text.replace("W ÷ 2", "W - 3"))
 
 
 def another_kernel(stored: dict[str, Any]) -> None:
     """The pooling averages 3x3 windows with stride two."""
     arguments = next(arguments for op, arguments, *_ in stored["eval"]["nodes"] if op == "avg_pool2d")
     kernel = next(pair for pair in arguments if pair[0] == "kernel_size")
-    assert kernel[1] == [2, 2]
-    kernel[1] = [1, 1]
+    assert kernel[1] == {"numbers": "2×2"}
+    kernel[1] = {"numbers": "1×1"}
 
 
 @pytest.fixture(scope="module")
