@@ -26,7 +26,7 @@ from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import make_visible
 from lemur_core.graphs.graph import Graph
 from lemur_core.graphs.identity import subtrees
-from lemur_core.graphs.serialization import load_graphs
+from lemur_core.graphs.sizes import Sized
 from lemur_core.similarity.outline import outline_code
 from lemur_core.similarity.tokens import class_texts, region_tokens, span_tokens
 from manifests.records import Agreement, Block
@@ -173,7 +173,7 @@ def _build(connection: sqlite3.Connection, folder: Path, index: SearchIndex) -> 
             algorithm, graph = index.spec(number)["algorithm"], None
             if algorithm is not None:
                 with suppress(ValueError, LookupError, TypeError, AttributeError):  # of another version of torch
-                    graph = load_graphs(algorithm)["eval"]
+                    graph = Sized.from_json(algorithm).evaluate()["eval"]
             for kind, own in read_features(code, graph, name).items():
                 items = [(kind, number, feature, count) for feature, count in own.items()]
                 connection.executemany("INSERT INTO features VALUES (?, ?, ?, ?)", items)

@@ -24,7 +24,6 @@ from extract.proofs import equivalence, rebuild, validate, visit
 from lemur.synthesis import confirm
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import Graph, Node, Ref, TensorType, pack, unpack
-from lemur_core.graphs.serialization import load_graphs, store
 from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Job, Outcome, Status
 from lemur_core.sandbox.cached import CachedSandbox
@@ -58,7 +57,7 @@ TRACED = {
 NET = TRACED | {"runs": True, "route": "meta", "in_shape": [2, 3], "prm_read": ["lr"], "eval": PACKED, "train": PACKED}
 NET |= {"graph_eval": "e", "glue": "g", "weights": "w"}
 BLOCK = TRACED | {"route": "meta", "returns": ["tensor"], "hidden": [], "draws": {"eval": []}}
-BLOCK |= store(Sized(GRAPH, GRAPH, {"N": (2, 3)}, None))
+BLOCK |= Sized(GRAPH, GRAPH, {"N": (2, 3)}, None).to_json()
 
 #: Right answers that the type alone does not show.
 SAMPLES: dict[str, list[Any]] = {
@@ -99,7 +98,7 @@ USES: dict[str, Callable[[Reply[Any]], object]] = {
     runs.RUN.guest: lambda reply: getattr(runs.read_answer(reply), "fault", None),
     graphs.TRACE.guest: use_network_graphs,
     visit.TRACE.guest: lambda reply: (
-        isinstance(reply.answer, visit.BlockGraphs) and load_graphs(reply.answer.to_json())
+        isinstance(reply.answer, visit.BlockGraphs) and Sized.from_json(reply.answer.to_json()).evaluate()
     ),
     validate.EXECUTE.guest: validate._judge,
     validate.SEARCH_AND_VISIT.guest: validate._judge,

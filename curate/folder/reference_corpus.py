@@ -24,8 +24,7 @@ from lemur_core.files.cache import cache_folder, read_cached
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
 from lemur_core.graphs.graph import FORM, TORCH, Graph, get_public
-from lemur_core.graphs.identity import subtrees
-from lemur_core.graphs.networks.order import digest_weights
+from lemur_core.graphs.identity import digest_weights, subtrees
 from lemur_core.similarity.overlap import Multiset, OverlapIndex, build_multiset
 from manifests.folders.kinds import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Manifest, read_manifest

@@ -134,7 +134,7 @@ class SpecRebuild:
 
     Args:
         header: the header of the generated file.
-        stored: its graphs as in the spec (`lemur_core.graphs.serialization.restore`).
+        stored: its graphs as in the spec (`lemur_core.graphs.sizes.Sized.from_json`).
         original: the block to compare with, as the fields of `BlockRun`, if available.
         tolerance: allow results to differ by this part of the largest value, where the original was written otherwise.
     """

@@ -43,7 +43,7 @@ from lemur_core.files.markdown import plural
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores, map_chunks
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.serialization import load_graphs
+from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Failure, Job, Limits, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
@@ -110,7 +110,7 @@ def _derive_rows(stored: Sequence[Block], specs: dict[str, Spec]) -> list[Block]
             changed |= {"lean_requires": (), "lean_license": None}
         spec = specs.get(row.block)
         if spec is not None and spec.algorithm is not None:
-            identities = compute_identities(load_graphs(dict(spec.algorithm)))
+            identities = compute_identities(Sized.from_json(dict(spec.algorithm)).evaluate())
             changed |= {name: identities[name] for name in ("graph", "graph_widths")}
         rows.append(row.model_copy(update=changed))
     return rows

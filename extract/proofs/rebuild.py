@@ -20,7 +20,7 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import plural
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.serialization import load_graphs
+from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.kinds import EXTRACTION
@@ -235,7 +235,7 @@ def _find_spec(folder: Path | None, wanted: str) -> Spec:
     if spec is None or spec.algorithm is None:
         raise UserError(f"{wanted}: there is no spec with its algorithm; choose another block")
     try:
-        identity = compute_identities(load_graphs(graphs_in_spec(spec.algorithm)))["graph"]
+        identity = compute_identities(Sized.from_json(graphs_in_spec(spec.algorithm)).evaluate())["graph"]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{spec.block}: the graph of its spec cannot be read: {error}; extract it again") from error
     if identity != spec.graph:

@@ -15,9 +15,8 @@ from extract.arguments.refine import WorkingCalls, vary
 from extract.arguments.trials import SEED, AttemptError, attempt, draw_state, seed_all, unset_is_nan
 from extract.arguments.values import change_nested, flatten
 from extract.proofs.trace_guest import Shape, Target, prepare
-from lemur_core.graphs.serialization import restore
+from lemur_core.graphs.formulas import Size
 from lemur_core.graphs.sizes import Sized, propose_new_shapes
-from lemur_core.graphs.symbolic import Size
 from lemur_core.rebuild.operators import RebuildError
 from lemur_core.rebuild.proof import Inputs, Results, Trial, find_difference
 from lemur_core.rebuild.rebuild import Rebuilt, rebuild
@@ -39,7 +38,7 @@ def rebuild_block(request: SpecRebuild) -> dict[str, object]:
     if isinstance(hidden := request.stored.get("hidden"), list) and hidden:
         return {"error": "; ".join(hidden)}
     prepare(folders, [name for name in origin if name not in _TEXT_PACKAGES])
-    sized = restore(request.stored)
+    sized = Sized.from_json(request.stored)
     try:
         rebuilt = rebuild(
             sized.evaluated, sized.trained, name=request.name, header=f"{request.header}\n{_list_inputs(sized)}"

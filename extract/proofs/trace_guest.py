@@ -20,7 +20,6 @@ from lemur_core.describe.facts import list_draws
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import DRAWS, LEAVES, Graph, Ref, reachable
 from lemur_core.graphs.recorder import Recorder
-from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized, propose_new_shapes, trace_sizes
 from lemur_core.graphs.trace import (
     CHANGED,
@@ -254,7 +253,7 @@ def _trace(request: BlockRun, route: str, live: bool, *, compute: bool = True) -
                 forms["eval"],
                 forms.get("train"),
             )
-    return TracedBlock(answer | store(sized), list(map(list, own_shapes)), sized)
+    return TracedBlock(answer | sized.to_json(), list(map(list, own_shapes)), sized)
 
 
 def describe_structure(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 from extract.arguments.messages import BlockUses, CallsToRun
 from extract.specs.make import WorkingCall
 from lemur_core.describe.facts import count_tensors
-from lemur_core.graphs.serialization import restore
+from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.server.foreign import one_line
@@ -41,11 +41,8 @@ class BlockGraphs:
     def __post_init__(self) -> None:
         """Raise ValueError if a graph cannot be read."""
         # The answer is foreign: what cannot be read is refused here, not where it is used.
-        sized = restore(self.to_json())
+        Sized.from_json(self.to_json())
         count_tensors(self.returns)
-        for graph in (sized.evaluated, sized.trained):
-            if graph is not None:
-                graph.check_references()
 
     def to_json(self) -> dict[str, Any]:
         """Return its facts by name."""

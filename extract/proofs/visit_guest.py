@@ -38,7 +38,7 @@ from extract.arguments.trials import (
 from extract.arguments.values import change_nested, flatten, has_shape, list_required, read_parameters
 from extract.proofs.equivalence_guest import digest
 from extract.proofs.trace_guest import trace
-from lemur_core.graphs.serialization import fix_sizes
+from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox.server.foreign import name_type, one_line
 from lemur_core.sandbox.server.jobs import Failure
 
@@ -95,7 +95,7 @@ def visit_block(request: BlockUses) -> dict[str, object]:
     fails = steps.get("steps", {}).get(f"eval without gradients, inputs {len(sizes) + 1}", "") if proposed else ""
     if not isinstance(graphs, Failure) and fails.startswith("raises"):
         tried = ", ".join("×".join(map(str, shape)) for shape in proposed[0])
-        graphs |= fix_sizes(graphs, f"with inputs {tried} it {fails}")
+        graphs |= Sized.from_json(graphs).fix(f"with inputs {tried} it {fails}").to_json()
     return {"graphs": graphs, "uses": uses}
 
 

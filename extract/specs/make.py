@@ -29,11 +29,10 @@ from lemur_core.describe.facts import Facts, list_draws
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from lemur_core.files.progress import progress
+from lemur_core.graphs.formulas import Size
 from lemur_core.graphs.graph import DRAWS, Graph
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.serialization import deserialize, evaluate_modes, fix_sizes, load_graphs, restore
 from lemur_core.graphs.sizes import Sized
-from lemur_core.graphs.symbolic import Size, evaluate_graph
 from lemur_core.similarity.tokens import split_tokens
 from lemur_core.source.scopes import BUILTINS
 from lemur_core.source.text import list_nodes, parse_code, parse_expression
@@ -80,7 +79,7 @@ def make_spec(row: Block, answer: Mapping[str, Any] | None = None) -> Spec:
     names = positional_names(forward)
     cases = tuple(neutralize_case(case, names) for case in observed.cases) if observed else ()
     algorithm = build_algorithm(answer, names, cases) if answer else None
-    graphs = load_graphs(dict(algorithm)) if algorithm else {}
+    graphs = Sized.from_json(dict(algorithm)).evaluate() if algorithm else {}
     channels = Facts(graphs["eval"]).find_channel_axis() if graphs else None
     arguments = None
     if calls:
@@ -303,7 +302,7 @@ def read_spec_graph(spec: Spec) -> Graph | None:
     if spec.algorithm is None:
         return None
     try:
-        return read_graph(dict(spec.algorithm))
+        return Sized.from_json(dict(spec.algorithm)).evaluate()["eval"]
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{spec.block}: its graph cannot be read: {error}; extract it again") from error
 
@@ -324,15 +323,13 @@ def store_graphs(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
         names: names of the parameters that take positional arguments.
     """
     stored = {name: answer[name] for name in _STORED}
-    nodes = stored["eval"]["nodes"]
-    inputs = [index for index, form in enumerate(stored["eval"]["operations"]) if form[0] == "input"]
-    named = [[*node[:-1], name_input(node[-1], names)] if node[0] in inputs else node for node in nodes]
-    return stored | {"eval": stored["eval"] | {"nodes": named}}
-
-
-def read_graph(answer: Mapping[str, Any]) -> Graph:
-    """Return the graph of eval mode of a trace result, at the sizes of the run."""
-    return evaluate_graph(deserialize(answer["eval"], answer["sizes"]))
+    for mode in ("eval", "train"):
+        if (graph := stored[mode]) is not None:
+            nodes = [
+                [op, *rest, name_input(scope, names) if op == "input" else scope] for op, *rest, scope in graph["nodes"]
+            ]
+            stored[mode] = graph | {"nodes": nodes}
+    return stored
 
 
 def add_rebuild_outcome(
@@ -345,8 +342,9 @@ def add_rebuild_outcome(
         sizes_fail: the case in which the size formulas are wrong; if set, they are left out.
     """
     # The graph at the traced sizes is right; only the formulas for other sizes are dropped.
-    fixed = fix_sizes(answer, f"the formulas do not hold: {sizes_fail}") if sizes_fail is not None else {}
-    return {**answer, **fixed, **outcome}
+    if sizes_fail is not None:
+        answer = {**answer, **Sized.from_json(answer).fix(f"the formulas do not hold: {sizes_fail}").to_json()}
+    return {**answer, **outcome}
 
 
 def build_algorithm(answer: Mapping[str, Any], names: Sequence[str], cases: Sequence[Case] = ()) -> Algorithm:
@@ -360,11 +358,11 @@ def build_algorithm(answer: Mapping[str, Any], names: Sequence[str], cases: Sequ
     """
     copied = {name: answer[name] for name in _SEEN}
     stored = store_graphs(answer, names)
-    sized = restore(stored)
+    sized = Sized.from_json(stored)
     refuting = next((number for number, sizes in _pair_sizes(sized.evaluated, cases) if _is_refuted(sizes)), None)
     if refuting is not None:
-        stored |= fix_sizes(stored, f"sizes that were varied together differ in case {refuting}")
-        sized = restore(stored)
+        sized = sized.fix(f"sizes that were varied together differ in case {refuting}")
+        stored |= sized.to_json()
     about = {name: answer[name] for name in ("rebuilds", "rebuild_error", "varied") if name in answer}
     facts = _read_facts(sized, stored | copied, cases)
     return Algorithm(**copied, **facts, **({"rebuilds": None} | about), **stored)
@@ -410,7 +408,7 @@ def graphs_in_spec(algorithm: Algorithm) -> dict[str, Any]:
     """Return the graphs of a spec in the format of `store_graphs`.
 
     Args: algorithm: the algorithm of a traced block.
-    Returns: what `lemur_core.graphs.serialization.restore` reads.
+    Returns: what `lemur_core.graphs.sizes.Sized.from_json` reads.
     """
     return algorithm.model_dump(mode="json", include=set(_STORED))
 
@@ -420,8 +418,8 @@ def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
     if spec.algorithm is None:
         return
     try:
-        sized = restore(graphs_in_spec(spec.algorithm))
-        forms = evaluate_modes(sized)
+        sized = Sized.from_json(graphs_in_spec(spec.algorithm))
+        forms = sized.evaluate()
         identities = compute_identities(forms)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         yield f"its graph cannot be read: {error}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
-from lemur_core.graphs.symbolic import evaluate_formula
+from lemur_core.graphs.formulas import evaluate_formula
 from lemur_core.source.scopes import last_name
 from lemur_core.source.text import Lines, normalise, parse_code, parse_expression
 from manifests.records import SpecArgument

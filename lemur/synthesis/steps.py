@@ -40,7 +40,7 @@ from curate.model.pretrained import find_pretrained
 from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
 from extract.proofs.rebuild import REBUILD
 from extract.proofs.visit import TRACE, BlockGraphs
-from extract.specs.make import build_algorithm, graphs_in_spec, read_graph
+from extract.specs.make import build_algorithm, graphs_in_spec
 from lemur.synthesis.confirm import CONFIRM, confirm
 from lemur.synthesis.endpoint import Answer, Message
 from lemur.synthesis.folder import TASK
@@ -50,6 +50,7 @@ from lemur_core.files.foreign import decode_python
 from lemur_core.files.workers import available_cores
 from lemur_core.graphs.graph import LEAVES, Graph
 from lemur_core.graphs.identity import similarity
+from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox.cached import workers_within_memory
 from lemur_core.sandbox.stage import open_sandbox
 from lemur_core.source.quality import drop_unevaluated, find_undefined_names
@@ -240,7 +241,7 @@ def compare_with_spec(traced: Mapping[str, Any], spec: Spec) -> tuple[list[str],
     Returns: faults, none if it conforms; the number of its parameters.
     """
     assert spec.algorithm is not None
-    own, theirs = read_graph(traced), read_graph(dict(spec.algorithm))
+    own, theirs = (Sized.from_json(one).evaluate()["eval"] for one in (traced, dict(spec.algorithm)))
     outputs, wanted = _list_outputs(own), _list_outputs(theirs)
     faults = [] if outputs == wanted else [f"gives {', '.join(outputs)} where its facts state {', '.join(wanted)}"]
     parameters, stated = count_parameters(own), count_parameters(theirs)

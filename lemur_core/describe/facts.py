@@ -21,8 +21,8 @@ from functools import cached_property, partial
 from math import prod
 from typing import Any, NamedTuple
 
+from lemur_core.graphs.formulas import Size
 from lemur_core.graphs.graph import CONSTRUCTOR, LEAVES, Argument, Graph, Node, Ref
-from lemur_core.graphs.symbolic import Size
 
 #: The letters of the sizes that vary in one shape, without that of its first dimension, by how many they are.
 _LETTERS = {1: "L", 2: "HW", 3: "DHW"}
@@ -481,10 +481,6 @@ def _find_windows(
     return facts.motif(cut.node, node.inputs[0].node, index) if fits else None
 
 
-def _find_embedding(facts: Facts, index: int, node: Node) -> Motif | None:
-    return facts.motif(index) if node.op == "embedding" and node.inputs[0].node in facts.learned else None
-
-
 _MOTIFS: Mapping[str, Callable[[Facts, int, Node], Motif | None]] = {
     "residual": _find_residual,
     "gate": _find_gate,
@@ -495,7 +491,9 @@ _MOTIFS: Mapping[str, Callable[[Facts, int, Node], Motif | None]] = {
     "window partition": partial(_find_windows, grid=(1, 3), window=(2, 4), inverse=False),
     "window merge": partial(_find_windows, grid=(1, 2), window=(3, 4), inverse=True),
     "recurrence": lambda facts, index, node: facts.motif(index) if node.op in _RECURRENT else None,
-    "embedding": _find_embedding,
+    "embedding": lambda facts, index, node: (
+        facts.motif(index) if node.op == "embedding" and node.inputs[0].node in facts.learned else None
+    ),
 }
 
 

@@ -1,32 +1,36 @@
-"""Draw a graph: operations from top to bottom, shapes in the boxes, what goes past an operation beside them."""
+"""Draw a graph: operations from top to bottom, shapes in the boxes, and beside them what goes past an operation."""
 
 import itertools
-import warnings
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from xml.sax.saxutils import escape
 
-from lemur_core.files.atomic import atomic_file
+from lemur_core.files.atomic import write_text
 from lemur_core.files.errors import UsageError
 from lemur_core.files.markdown import make_visible
 from lemur_core.graphs.graph import LEAVES, Graph, Node, reachable, refs_in
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 # Okabe and Ito 2008, "Color Universal Design"
 BLUE, ORANGE, INK, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A"
+_COLORS = {
+    "input": ("#EEEEEE", FAINT),
+    "output": ("#EEEEEE", FAINT),
+    "operation": ("white", FAINT),
+    "learned": ("#E3F0F8", BLUE),
+    "module": ("#FBEBDD", FAINT),
+}
 
 #: Maximum number of boxes with one operation each.
 MAX_BOXES = 100
 
-_SIZE, _SMALL = 8.0, 6.5  # points
-_LINE = 10.5
-_PAD, _GAP, _BETWEEN, _LANE = 8.0, 18.0, 26.0, 12.0  # around text, between boxes, between layers, per bypass
-_MARGIN = 20.0
+_FONT = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+_SIZE, _SMALL = 10.0, 8.0  # of a title and of other lines, in pixels
+_WIDE = 0.62  # of a character, in sizes: each of these fonts has narrower ones
+_LINE, _PAD, _GAP, _LANE, _MARGIN = 13.0, 8.0, 22.0, 10.0, 16.0
 _CHARACTERS = 44
 #: Default arguments, which are not shown.
 _PLAIN: Mapping[str, int] = {"stride": 1, "dilation": 1, "groups": 1, "padding": 0, "output_padding": 0}
@@ -64,9 +68,9 @@ def draw(graph: Graph, path: Path, title: str, limit: int = MAX_BOXES) -> int:
     Raises: UsageError as `check_picture` does.
     """
     check_picture(path)
-    shapes = boxes(graph, limit)
-    save_figure(path, lambda figure: _draw(figure, shapes, title))
-    return len(shapes)
+    drawn = boxes(graph, limit)
+    write_text(path, _write_svg(drawn, title))
+    return len(drawn)
 
 
 # --- content ------------------------------------------------------------------------------------------------------
@@ -190,181 +194,73 @@ def _wrap(parts: Sequence[str], limit: int = 4) -> list[str]:
     return lines
 
 
-# --- layout -------------------------------------------------------------------------------------------------------
+# --- drawing ------------------------------------------------------------------------------------------------------
 
 
-def place(
-    boxes: Sequence[Box], sizes: Sequence[tuple[float, float]]
-) -> tuple[list[float], list[float], dict[tuple[int, int], tuple[float, float, float]]]:
-    """Return x and y of the centers of boxes, and the detour of each connection that goes past a layer.
+def find_lanes(boxes: Sequence[Box]) -> dict[tuple[int, int], int]:
+    """Return the lane beside the boxes, from 0, of each connection that goes past a box, the short ones innermost.
 
-    Each box lies below everything it reads, as near to the middle of it as its neighbors let it. A detour leads through
-    the gap below the layer of the box that is read, down a lane beside all boxes, and through the gap above the other's
-    layer: the x of its lane, and the y of both gaps.
+    A connection is the box that is read and the one that reads it; no two in one lane are beside the same box.
     """
-    ranks = _ranks(boxes)
-    x, y, top = [0.0] * len(boxes), [0.0] * len(boxes), 0.0
-    spans: list[tuple[float, float]] = []  # top and bottom of each layer
-    for layer in range(max(ranks, default=-1) + 1):
-        wanted = {
-            index: fmean(x[read] for read in box.reads) if box.reads else 0.0
-            for index, box in enumerate(boxes)
-            if ranks[index] == layer
-        }
-        edge = float("-inf")
-        for index in sorted(wanted, key=lambda index: (wanted[index], index)):
-            half = sizes[index][0] / 2
-            x[index] = max(wanted[index], edge + half)
-            edge = x[index] + half + _GAP
-        shift = fmean(wanted[index] - x[index] for index in wanted)
-        height = max(sizes[index][1] for index in wanted)
-        for index in wanted:
-            x[index], y[index] = x[index] + shift, top + height / 2
-        spans.append((top, top + height))
-        top += height + _BETWEEN
-    right = max((at + width / 2 for at, (width, _) in zip(x, sizes, strict=True)), default=0.0)
-    detours: dict[tuple[int, int], tuple[float, float, float]] = {}
-    taken: list[set[int]] = []  # the layers that are taken, of each lane
-    past = ((ranks[target] - ranks[read], read, target) for target, box in enumerate(boxes) for read in box.reads)
-    for length, read, target in sorted(past):
-        if length > 1:
-            span = set(range(ranks[read], ranks[target]))
-            lane = next((lane for lane, layers in enumerate(taken) if not layers & span), len(taken))
-            taken[lane:] = taken[lane:] or [set()]
-            taken[lane] |= span
-            off = 5 + lane % 5 * 3  # no two lines of a gap coincide
-            detours[read, target] = (
-                right + (lane + 1) * _LANE,
-                spans[ranks[read]][1] + off,
-                spans[ranks[target]][0] - off,
-            )
-    return x, y, detours
+    past = [(read, target) for target, box in enumerate(boxes) for read in box.reads if target - read > 1]
+    lanes: dict[tuple[int, int], int] = {}
+    taken: list[list[tuple[int, int]]] = []
+    for read, target in sorted(past, key=lambda ends: (ends[1] - ends[0], ends)):
+        free = (all(target <= first or read >= last for first, last in lane) for lane in taken)
+        lane = next((number for number, is_free in enumerate(free) if is_free), len(taken))
+        taken[lane:] = taken[lane:] or [[]]
+        taken[lane].append((read, target))
+        lanes[read, target] = lane
+    return lanes
 
 
-def _ranks(boxes: Sequence[Box]) -> list[int]:
-    """Return the layer of each box; what does not depend on an input is just above its first use."""
-    ranks: list[int] = []
-    depends: list[bool] = []
-    for box in boxes:
-        ranks.append(1 + max((ranks[read] for read in box.reads), default=-1))
-        depends.append(box.kind == "input" or any(depends[read] for read in box.reads))
-    first_use = [len(boxes)] * len(boxes)
-    for index, box in reversed(list(enumerate(boxes))):
-        if not depends[index] and first_use[index] < len(boxes):
-            ranks[index] = max(0, first_use[index] - 1)
-        for read in box.reads:
-            first_use[read] = min(first_use[read], ranks[index])
-    return ranks
-
-
-_COLOURS = {
-    "input": ("#EEEEEE", FAINT),
-    "output": ("#EEEEEE", FAINT),
-    "operation": ("white", FAINT),
-    "learned": ("#E3F0F8", BLUE),
-    "module": ("#FBEBDD", FAINT),
-}
-
-
-def _draw(figure: "Figure", boxes: Sequence[Box], title: str) -> None:
-    """Draw everything into a figure, one point per unit."""
-    from matplotlib.patches import FancyBboxPatch, PathPatch
-    from matplotlib.path import Path as Outline
-
-    sizes = [_measure_box(box) for box in boxes]
-    x, y, detours = place(boxes, sizes)
-    left = min((at - width / 2 for at, (width, _) in zip(x, sizes, strict=True)), default=0.0) - _MARGIN
-    right = max((at + width / 2 for at, (width, _) in zip(x, sizes, strict=True)), default=0.0)
-    right = (
-        max([right, *(lane for lane, _, _ in detours.values()), left + _MARGIN + _measure(title, _SIZE + 2)]) + _MARGIN
-    )
-    bottom = max((at + height / 2 for at, (_, height) in zip(y, sizes, strict=True)), default=0.0) + _MARGIN
-    top = -_MARGIN - 2 * _LINE
-    figure.set_layout_engine("none")
-    figure.set_size_inches((right - left) / 72, (bottom - top) / 72)
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    axes.set_xlim(left, right)
-    axes.set_ylim(bottom, top)
-    axes.axis("off")
-    axes.text(left + _MARGIN, top + _MARGIN, title, fontsize=_SIZE + 2, va="center")
+def _write_svg(boxes: Sequence[Box], title: str) -> str:
+    lanes = find_lanes(boxes)
+    heading = make_visible(title, 2 * _CHARACTERS)
+    texts = [
+        [(make_visible(box.title, _CHARACTERS), _SIZE)]
+        + [(make_visible(line, 2 * _CHARACTERS), _SMALL) for line in box.lines]
+        for box in boxes
+    ]
+    wide = max((_measure(text, size) for lines in texts for text, size in lines), default=0.0) + 2 * _PAD
+    right = _MARGIN + wide
+    middle = _MARGIN + wide / 2
+    spans: list[tuple[float, float]] = []  # top and bottom of each box
+    top = 2 * _MARGIN + _LINE
+    for lines in texts:
+        spans.append((top, top + _LINE * len(lines) + 2 * _PAD))
+        top = spans[-1][1] + _GAP
+    width = max(right + _LANE * (2 + max(lanes.values(), default=-1)), 2 * _MARGIN + _measure(heading, _SIZE))
+    parts = [_text(heading, _SIZE, _MARGIN, _MARGIN + _LINE, "start")]
     for target, box in enumerate(boxes):
+        start, end = spans[target]
         for read in box.reads:
-            start, end = y[read] + sizes[read][1] / 2, y[target] - sizes[target][1] / 2
-            if detour := detours.get((read, target)):
-                lane, below, above = detour
-                corners = [(x[read], below), (lane, below), (lane, above), (x[target], above)]
-                codes, color, width = [Outline.LINETO] * 5, ORANGE, 1.4
+            if (lane := lanes.get((read, target))) is None:
+                line = f"M{middle:g} {spans[read][1]:g}V{start - 5:g}"
+                tip, color = f"M{middle - 3.5:g} {start - 7:g}h7l-3.5 7z", INK
             else:
-                corners = [(x[read], (start + end) / 2), (x[target], (start + end) / 2)]
-                codes, color, width = [Outline.CURVE4] * 3, INK, 0.9
-            path = Outline([(x[read], start), *corners, (x[target], end)], [Outline.MOVETO, *codes])
-            axes.add_patch(PathPatch(path, fill=False, edgecolor=color, linewidth=width))
-            axes.plot([x[target]], [end - 2], marker="v", markersize=4, linestyle="none", color=color)
-        width, height = sizes[target]
-        corner = (x[target] - width / 2, y[target] - height / 2)
-        face, edge = _COLOURS[box.kind]
-        style = "round,pad=0,rounding_size=3"
-        axes.add_patch(FancyBboxPatch(corner, width, height, style, facecolor=face, edgecolor=edge, zorder=3))
-        for line, (text, size) in enumerate(_lines(box)):
-            at = corner[1] + _PAD + (line + 0.5) * _LINE
-            axes.text(x[target], at, text, fontsize=size, color=INK, ha="center", va="center", zorder=4)
+                beside, low, high = right + _LANE * (1 + lane), spans[read][1] - _PAD, start + _PAD
+                line = f"M{right:g} {low:g}H{beside:g}V{high:g}H{right + 6:g}"
+                tip, color = f"M{right + 7:g} {high - 3.5:g}v7l-7 -3.5z", ORANGE
+            parts.append(f'<path d="{line}" fill="none" stroke="{color}"/><path d="{tip}" fill="{color}"/>')
+        face, edge = _COLORS[box.kind]
+        place = f'x="{_MARGIN:g}" y="{start:g}" width="{wide:g}" height="{end - start:g}"'
+        parts.append(f'<rect {place} rx="4" fill="{face}" stroke="{edge}"/>')
+        for number, (text, size) in enumerate(texts[target]):
+            parts.append(_text(text, size, middle, start + _PAD + _LINE * (number + 0.75), "middle"))
+    height = top - _GAP + _MARGIN
+    extent = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" {extent} font-family="{_FONT}" fill="{INK}">\n'
+        '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
 
 
-def _lines(box: Box) -> Iterator[tuple[str, float]]:
-    """Yield the lines of a box, each with its size."""
-    yield make_visible(box.title, _CHARACTERS), _SIZE
-    for line in box.lines:
-        yield make_visible(line, 2 * _CHARACTERS), _SMALL
-
-
-def _measure_box(box: Box) -> tuple[float, float]:
-    """Return width and height of a box in points."""
-    lines = list(_lines(box))
-    return max(_measure(text, size) for text, size in lines) + 2 * _PAD, len(lines) * _LINE + 2 * _PAD
+def _text(text: str, size: float, x: float, y: float, anchor: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _measure(text: str, size: float) -> float:
-    """Return the width of a line of text in points."""
-    from matplotlib.textpath import TextPath
-
-    return float(TextPath((0, 0), text, size=size).get_extents().width) if text.strip() else 0.0
-
-
-# --- figures ------------------------------------------------------------------------------------------------------
-
-_DPI = 160  # sharp on finer screens at 8 inches and 800 pixels
-
-_STYLE: dict[str, object] = {
-    "font.family": ["DejaVu Sans"],
-    "text.color": INK,
-    "text.parse_math": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "svg.hashsalt": "lemur",  # otherwise the IDs in an SVG file are random
-}
-
-
-def save_figure(path: Path, draw: Callable[["Figure"], None]) -> None:
-    """Draw one figure into a PNG file, or an SVG file if the name ends in `.svg`; create its folder if needed.
-
-    The style does not depend on the user's Matplotlib settings; the file has no date, so equal figures are equal bytes.
-
-    Args: path: replaced as a whole, or not at all. draw: called once with an empty figure.
-    """
-    import matplotlib  # imported here: slower than the rest of a report
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        settings: Any = matplotlib.rcParams  # its keys are typed as literals
-        settings.update(_STYLE)
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # a name in a script that the font lacks
-        figure = Figure(layout="constrained")
-        draw(figure)
-        with atomic_file(path) as part:
-            # Without dates and versions, equal figures are equal bytes.
-            if path.suffix == ".svg":
-                figure.savefig(part, format="svg", metadata={"Date": None, "Creator": None})
-            else:
-                figure.savefig(part, format="png", dpi=_DPI, metadata={"Software": None})
+    """Return the width of a line of text; characters of East Asia take two places."""
+    return size * _WIDE * sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)

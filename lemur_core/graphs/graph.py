@@ -8,13 +8,15 @@ change with either.
 import base64
 import importlib.metadata
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import isclose, isfinite
 from typing import Any, NamedTuple
 
 from lemur_core.files import Json
+from lemur_core.graphs.formulas import NEAR, Size, evaluate_formula
 from lemur_core.sandbox.server.received import INTEGERS, MAX_INFLATED_BYTES, clean_text, inflate
 
 
@@ -49,7 +51,7 @@ class Ref(NamedTuple):
 #: The scope of what the constructor of a module computes.
 CONSTRUCTOR = "__init__"
 
-Argument = Any  # a literal (None, bool, int, float, str), a Ref, or a tuple of these
+Argument = Any  # a literal (None, bool, int, float, str), a Ref, a Size, or a tuple of these
 
 
 class TensorType(NamedTuple):
@@ -146,7 +148,7 @@ class Graph:
                 [
                     node.op,
                     {name: _to_json(argument) for name, argument in node.arguments},
-                    [[kind.dtype, list(kind.shape)] for kind in node.outputs],
+                    [[kind.dtype, [_to_json(size) for size in kind.shape]] for kind in node.outputs],
                     clean_text(node.scope),
                 ]
                 for node in self.nodes
@@ -158,22 +160,23 @@ class Graph:
         }
 
     @classmethod
-    def from_json(cls, stored: Any) -> "Graph":
+    def from_json(cls, stored: Any, sizes: Mapping[str, float] | None = None) -> "Graph":
         """Read a graph from its stored form, which foreign code may have written.
 
-        Raises: ValueError if its version differs, a part has another type than in `to_json`, or a node reads a value
-            that no earlier node outputs.
+        Args: sizes: the input sizes of the first run, by name, where numbers may be formulas.
+        Raises: ValueError if its version differs, a part has another type than in `to_json`, a node reads a value that
+            no earlier node outputs, or a formula does not have its value in the first run.
         """
         if not isinstance(stored, dict):
             raise ValueError("not a graph")
         check_version(stored)
         try:
-            nodes = tuple(_read_node(*row) for row in stored["nodes"])
+            nodes = tuple(_read_node(*row, sizes=sizes) for row in stored["nodes"])
             writes = tuple((Ref(*target), Ref(*value)) for target, value in stored["writes"])
             outputs, reads = (tuple(Ref(*ref) for ref in stored[name]) for name in ("outputs", "reads"))
             graph = cls(nodes, outputs, writes, reads, _read_text(stored["unique"]))
             graph.check_references()
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(f"not a graph: {error}") from None
         return graph
 
@@ -250,6 +253,9 @@ def _check_ref(ref: Any, counts: Sequence[int]) -> None:
 def _to_json(argument: Argument) -> Any:
     if isinstance(argument, Ref):
         return {"node": argument.node, "output": argument.output}
+    if isinstance(argument, Size):
+        # With a sign of its own: a formula may be a passage of the source, which no spec has.
+        return {"formula": argument.text.replace("//", "÷"), "value": argument.value}
     if isinstance(argument, tuple):
         return [_to_json(item) for item in argument]
     if isinstance(argument, float) and not isfinite(argument):
@@ -257,11 +263,12 @@ def _to_json(argument: Argument) -> Any:
     return clean_text(argument) if isinstance(argument, str) else argument
 
 
-def _read_node(op: Any, arguments: Any, outputs: Any, scope: Any) -> Node:
-    if not all(type(size) is int and size in INTEGERS for _, shape in outputs for size in shape):
+def _read_node(op: Any, arguments: Any, outputs: Any, scope: Any, *, sizes: Mapping[str, float] | None) -> Node:
+    named = arguments.items() if isinstance(arguments, dict) else arguments
+    read = tuple((_read_text(name), _read_argument(argument, sizes)) for name, argument in named)
+    kinds = tuple(TensorType(_read_text(dtype), _read_argument(shape, sizes)) for dtype, shape in outputs)
+    if not all(type(size) in (int, Size) for kind in kinds for size in kind.shape):
         raise ValueError("a size is not an integer")
-    read = tuple((_read_text(name), _read_argument(argument)) for name, argument in arguments.items())
-    kinds = tuple(TensorType(_read_text(dtype), tuple(shape)) for dtype, shape in outputs)
     return Node(_read_text(op), read, kinds, _read_text(scope))
 
 
@@ -271,16 +278,25 @@ def _read_text(text: Any) -> str:
     return text
 
 
+_INTEGER = re.compile(r"-?\d+")
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 
 
-def _read_argument(stored: Any) -> Argument:
+def _read_argument(stored: Any, sizes: Mapping[str, float] | None) -> Argument:
     kind = type(stored)
     if kind is list:
-        return tuple(map(_read_argument, stored))
+        return tuple(_read_argument(item, sizes) for item in stored)
     if kind is dict:
         if stored.keys() == {"node", "output"}:
             return Ref(stored["node"], stored["output"])
+        if stored.keys() == {"numbers"}:
+            texts = _read_text(stored["numbers"]).split("×")
+            return tuple(_read_argument(int(text) if _INTEGER.fullmatch(text) else float(text), None) for text in texts)
+        if stored.keys() == {"formula", "value"} and sizes is not None:
+            size = Size(_read_text(stored["formula"]).replace("÷", "//"), _read_argument(stored["value"], None))
+            if not isclose(evaluate_formula(size.text, sizes), size.value, rel_tol=NEAR):
+                raise ValueError(f"{size.text} is not {size.value} in the first run")
+            return size
         if stored.keys() != {"float"} or stored["float"] not in _NOT_FINITE:
             raise ValueError("an argument is not a literal")
         return float(stored["float"])

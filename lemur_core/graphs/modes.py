@@ -77,22 +77,12 @@ class ModeModule:
 
 def merge(evaluated: Graph, trained: Graph | None) -> ModeModule:
     """Merge both modes; without a train run, the eval run is used for both."""
-    return _Merge((evaluated, trained or evaluated), trained is not None).module()
-
-
-def match_nodes(evaluated: Graph, trained: Graph) -> list[int | None]:
-    """Return the matching eval node for each node of train mode, None where there is none."""
-    matches: list[int | None] = [None] * len(trained.nodes)
-    for one, other in _Merge((evaluated, trained), True)._order():
-        if other is not None:
-            matches[other] = one
-    return matches
+    return _Merge((evaluated, trained or evaluated)).module()
 
 
 class _Merge:
-    def __init__(self, graphs: tuple[Graph, Graph], two: bool) -> None:
+    def __init__(self, graphs: tuple[Graph, Graph]) -> None:
         self.graphs = graphs
-        self.two = two
         self.steps: list[ModeStep] = []
         self.of: tuple[dict[int, int], dict[int, int]] = ({}, {})
 

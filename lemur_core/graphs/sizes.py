@@ -1,16 +1,28 @@
-"""Determine which dimensions of a module's inputs are free, and combine its graphs at several sizes into one.
+"""Graphs with formulas: which dimensions of a module's inputs are free, and its graphs at several sizes as one.
 
 All dimensions are changed at once, or all but one, to sizes that differ from each other; only where that fails, one at
-a time first. Each formula derived from these runs is checked at one more size of every dimension.
+a time first. Numbers that are the same in all runs are kept; one that differs becomes a `Size`: a formula over named
+sizes that holds in every run. A number for which there is no formula becomes a named size itself, `U1`, of which only
+the values in the runs are known. Each formula is checked at one more size of every dimension.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from math import gcd, prod
+from math import gcd, isclose, prod
+from typing import Any
 
-from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.symbolic import Size, Symbols, contradicts, merge_runs
+from lemur_core.files import Json
+from lemur_core.graphs.formulas import (
+    NEAR,
+    Size,
+    evaluate_formula,
+    find_formula,
+    is_unknown,
+    list_sizes,
+    normalize_formula,
+)
+from lemur_core.graphs.graph import Argument, Graph, Node, TensorType
 
 Shape = tuple[int, ...]
 #: Runs a module at some shapes of its inputs, in train mode if `train` is true; raises anything on failure.
@@ -39,6 +51,63 @@ class Sized:
     trained: Graph | None
     sizes: dict[str, tuple[float, ...]] = field(default_factory=dict)
     fixed: str | None = None
+
+    def evaluate(self) -> dict[str, Graph]:
+        """Return the graphs at the sizes of the first run: `eval`, and `train` unless there is no train mode."""
+        forms = {"eval": evaluate_graph(self.evaluated)}
+        if self.trained is not None:
+            forms["train"] = forms["eval"] if self.trained is self.evaluated else evaluate_graph(self.trained)
+        return forms
+
+    def fix(self, why: str) -> "Sized":
+        """Return both modes at the sizes of the first run alone."""
+        forms = self.evaluate()
+        return Sized(forms["eval"], forms.get("train"), {}, why)
+
+    def to_json(self) -> Json:
+        """Return the stored form: `sizes`, `fixed`, `eval`, and `train`, null if it equals eval mode or there is none.
+
+        The caller's `train_error` tells these apart.
+        """
+        graphs = [self.evaluated.to_json()]
+        graphs += [] if self.trained is None or self.trained == self.evaluated else [self.trained.to_json()]
+        for graph in graphs:  # arguments as pairs: their order counts, and the lines of specs have sorted keys
+            graph["nodes"] = [
+                [op, _join_numbers(list(map(list, named.items()))), _join_numbers(types), scope]
+                for op, named, types, scope in graph["nodes"]
+            ]
+        sizes = {name: list(values) for name, values in self.sizes.items()}
+        return {"sizes": sizes, "fixed": self.fixed, "eval": graphs[0], "train": graphs[1] if graphs[1:] else None}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Sized":
+        """Read both modes, which foreign code may have written.
+
+        Args: stored: from `to_json`, with `train_error`, which is not null if there is no train mode.
+        Returns: both graphs; `trained` is the same object as `evaluated` if the modes are equal, None without train
+            mode.
+        Raises: ValueError as `Graph.from_json` does.
+        """
+        try:
+            sizes = {name: tuple(values) for name, values in stored["sizes"].items()}
+            first = {name: values[0] for name, values in sizes.items()}
+            graphs, error, fixed = (stored["eval"], stored["train"]), stored["train_error"], stored["fixed"]
+        except (LookupError, TypeError, AttributeError) as missing:
+            raise ValueError(f"no graphs of a module: {type(missing).__name__}: {missing}") from None
+        evaluated = Graph.from_json(graphs[0], first)
+        trained = None if error is not None else evaluated
+        return cls(evaluated, trained if graphs[1] is None else Graph.from_json(graphs[1], first), sizes, fixed)
+
+
+def _join_numbers(stored: Any) -> Any:
+    """Return JSON whose rows of numbers are texts: a list of them may be a passage of the source, which no spec has."""
+    if isinstance(stored, dict):
+        return {name: _join_numbers(value) for name, value in stored.items()}
+    if not isinstance(stored, list):
+        return stored
+    if len(stored) > 1 and all(type(item) in (int, float) for item in stored):
+        return {"numbers": "×".join(map(repr, stored))}
+    return list(map(_join_numbers, stored))
 
 
 def trace_sizes(go: Go, own: Sequence[Shape], evaluated: Graph, trained: Graph | None) -> Sized:
@@ -185,7 +254,7 @@ class _Runs:
         symbols = Symbols({name: tuple(sizes[name] for sizes in by_point) for name in by_point[0]})
         evaluated = symbols.replace_numbers(joined)
         if self.trained is None or self.trained == self.evaluated:
-            return Sized(evaluated, self.trained and evaluated, _distinct(symbols))
+            return Sized(evaluated, self.trained and evaluated, symbols.list_distinct())
         # Runs in train mode are not shared with eval mode: take all only if a number of the few has no formula.
         few = [0, len(points) - 1]
         for some in (few, list(range(len(points)))):
@@ -197,7 +266,7 @@ class _Runs:
                 named = symbols.replace_numbers(trained, None if len(some) == len(points) else some)
             except ValueError:
                 continue
-            return Sized(evaluated, named, _distinct(symbols))
+            return Sized(evaluated, named, symbols.list_distinct())
         return None
 
     def _sizes_at(self, free: _Free, shapes: tuple[Shape, ...]) -> dict[str, int]:
@@ -215,10 +284,6 @@ class _Runs:
             return True
         trained = self.at(shapes, train=True)
         return trained is not None and not contradicts(sized.trained, trained, sizes)
-
-
-def _distinct(symbols: Symbols) -> dict[str, tuple[float, ...]]:
-    return {name: tuple(dict.fromkeys(values)) for name, values in symbols.values.items()}
 
 
 def _groups(own: Sequence[Shape]) -> list[_Group]:
@@ -305,3 +370,171 @@ def propose_new_shapes(sized: Sized, own: Sequence[Shape]) -> list[list[Shape]]:
 
 
 _TURNS = 4
+
+
+# --- the numbers of several runs --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _ObservedSize:
+    """The values of one number in several runs."""
+
+    values: tuple[float, ...]
+
+
+def merge_runs(graphs: Sequence[Graph]) -> Graph | None:
+    """Combine several runs into one graph that holds all values of each number that differs.
+
+    Returns: None if the runs do not execute the same operations on the same values.
+    """
+    first = graphs[0]
+    if any((graph.outputs, graph.writes) != (first.outputs, first.writes) for graph in graphs[1:]):
+        return None
+    try:
+        nodes = tuple(_merge_nodes(runs) for runs in zip(*(graph.nodes for graph in graphs), strict=True))
+    except ValueError:
+        return None
+    return Graph(nodes, first.outputs, first.writes)
+
+
+def _merge_nodes(runs: Sequence[Node]) -> Node:
+    """Combine one node of several runs. Raises: ValueError if they differ in more than numbers."""
+    first, *others = runs
+    if not all(_is_like(first, run) for run in others):
+        raise ValueError(f"{first.op!r} is another operation in some runs")
+    arguments = tuple(
+        (items[0][0], _join([value for _, value in items]))
+        for items in zip(*(run.arguments for run in runs), strict=True)
+    )
+    outputs = tuple(
+        TensorType(kinds[0].dtype, _join([kind.shape for kind in kinds]))
+        for kinds in zip(*(run.outputs for run in runs), strict=True)
+    )
+    return Node(first.op, arguments, outputs, first.scope, first.within)
+
+
+def _is_like(one: Node, other: Node) -> bool:
+    """Return whether two nodes are the same operation on the same values, whatever the numbers."""
+    return (
+        (one.op, one.scope, one.inputs) == (other.op, other.scope, other.inputs)
+        and [name for name, _ in one.arguments] == [name for name, _ in other.arguments]
+        and [(kind.dtype, len(kind.shape)) for kind in one.outputs]
+        == [(kind.dtype, len(kind.shape)) for kind in other.outputs]
+    )
+
+
+def _join(values: Sequence[Argument]) -> Argument:
+    """Combine one argument of several runs. Raises: ValueError if the runs differ in more than numbers."""
+    first = values[0]
+    if all(type(value) is type(first) and value == first for value in values):
+        return first
+    if all(type(value) is tuple and len(value) == len(first) for value in values):
+        return tuple(_join(items) for items in zip(*values, strict=True))
+    if all(type(value) in (int, float) for value in values):
+        return _ObservedSize(tuple(values))
+    raise ValueError(f"{first!r} differs between the runs in more than numbers")
+
+
+@dataclass(slots=True)
+class Symbols:
+    """The sizes that formulas may name: first those of the inputs, then numbers without a formula.
+
+    Args: values: by name, the values in all runs, starting with the original sizes.
+    """
+
+    values: dict[str, tuple[float, ...]]
+    _known: dict[tuple[float, ...], str] = field(default_factory=dict)
+
+    def list_distinct(self) -> dict[str, tuple[float, ...]]:
+        """Return the distinct values of each size."""
+        return {name: tuple(dict.fromkeys(values)) for name, values in self.values.items()}
+
+    def replace_numbers(self, graph: Graph, runs: Sequence[int] | None = None) -> Graph:
+        """Replace each number that differs, in a graph from `merge_runs`, with a `Size`.
+
+        Args: runs: the runs in the graph; None for all.
+        """
+        return _map_numbers(graph, lambda observed: self._size(observed.values, runs), _ObservedSize)
+
+    def _size(self, values: tuple[float, ...], runs: Sequence[int] | None) -> Size:
+        if runs is None:
+            if values not in self._known:
+                text = find_formula(values, self.values) or self._product(values) or self._unknown(values)
+                self._known[values] = normalize_formula(text)
+            return Size(self._known[values], values[0])
+        for known, text in self._known.items():
+            if tuple(known[run] for run in runs) == values:
+                return Size(text, values[0])
+        atoms = {name: tuple(sizes[run] for run in runs) for name, sizes in self.values.items()}
+        expression = find_formula(values, atoms)
+        if expression is None:
+            raise ValueError(f"no formula for {values}")
+        return Size(normalize_formula(expression), values[0])
+
+    def _product(self, values: tuple[float, ...]) -> str | None:
+        """Find a product of two known numbers: `H // 2 * (W // 2)`, where a feature map is flattened."""
+        if not all(values) or not all(type(value) is int for value in values):
+            return None
+        for known, text in list(self._known.items()):
+            if any(not factor or value % factor for value, factor in zip(values, known, strict=True)):
+                continue
+            rest = tuple(value // factor for value, factor in zip(values, known, strict=True))
+            other = self._known.get(rest) or find_formula(rest, self.values)
+            if len(set(rest)) > 1 and other:
+                return f"({text}) * ({other})"
+        return None
+
+    def _unknown(self, values: tuple[float, ...]) -> str:
+        name = f"U{sum(map(is_unknown, self.values)) + 1}"
+        self.values[name] = values
+        return name
+
+
+def evaluate_graph(graph: Graph, sizes: Mapping[str, float] | None = None) -> Graph:
+    """Evaluate a graph at some sizes.
+
+    Args: sizes: by name; None for the sizes of the first run.
+    Returns: a graph in which every `Size` is a number.
+    """
+    return _map_numbers(graph, lambda size: size.value if sizes is None else evaluate_formula(size.text, sizes), Size)
+
+
+def contradicts(graph: Graph, other: Graph, sizes: Mapping[str, float]) -> bool:
+    """Return whether a symbolic graph disagrees with a real run at some sizes, ignoring numbers without a formula."""
+    if (graph.outputs, graph.writes, len(graph.nodes)) != (other.outputs, other.writes, len(other.nodes)):
+        return True
+    if not all(map(_is_like, graph.nodes, other.nodes)):
+        return True
+
+    def agree(predicted: Argument, actual: Argument) -> bool:
+        if isinstance(predicted, Size):
+            if any(map(is_unknown, list_sizes(predicted.text))):
+                return True
+            value = evaluate_formula(predicted.text, sizes)
+            return bool(value == actual or (type(actual) is float and isclose(value, actual, rel_tol=NEAR)))
+        if type(predicted) is tuple:
+            return type(actual) is tuple and len(predicted) == len(actual) and all(map(agree, predicted, actual))
+        # Only NaN differs from itself.
+        return type(predicted) is type(actual) and bool(predicted == actual or predicted != predicted)
+
+    return not all(
+        agree(tuple(value for _, value in node.arguments), tuple(value for _, value in real.arguments))
+        and agree(tuple(kind.shape for kind in node.outputs), tuple(kind.shape for kind in real.outputs))
+        for node, real in zip(graph.nodes, other.nodes, strict=True)
+    )
+
+
+def _map_numbers(graph: Graph, change: Callable[[Any], Argument], kind: type) -> Graph:
+    def convert(value: Argument) -> Argument:
+        if isinstance(value, kind):
+            return change(value)
+        if type(value) is tuple:
+            return tuple(map(convert, value))
+        return value
+
+    def convert_node(old: Node) -> Node:
+        outputs = tuple(TensorType(output.dtype, convert(output.shape)) for output in old.outputs)
+        arguments = tuple((name, convert(value)) for name, value in old.arguments)
+        return Node(old.op, arguments, outputs, old.scope, old.within)
+
+    return replace(graph, nodes=tuple(map(convert_node, graph.nodes)))

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from lemur_core.graphs.formulas import Size
 from lemur_core.graphs.graph import Argument, Node
 from lemur_core.graphs.modes import EVAL, TRAIN, ModeModule, ModeStep, Value
-from lemur_core.graphs.symbolic import Size
 
 _STATISTICS = ("running_mean", "running_var")
 
@@ -48,8 +48,9 @@ def _find_layer(module: ModeModule, step: ModeStep) -> Layer | None:
     """Return the layer that an operation is, if it is one."""
     node, op = step.node, step.node.op
     present = [name for name in ("weight", "bias") if isinstance(step.arguments.get(name), Value)]
-    leaves = {name: _find_parameter(module, step.arguments.get(name)) for name in present}
-    state = {name: leaf.scope for name, leaf in leaves.items() if leaf is not None}
+    read = {name: module.steps[step.arguments[name].index].node for name in present}
+    leaves = {name: leaf for name, leaf in read.items() if leaf.op == "parameter"}
+    state = {name: leaf.scope for name, leaf in leaves.items()}
     weight = leaves.get("weight")
     if len(state) < len(present):
         return None
@@ -114,11 +115,6 @@ def _find_statistics(module: ModeModule, step: ModeStep, name: str) -> str | Non
         if before.node.op != "batch_norm" or value.output == 0:
             return None
         step = before
-
-
-def _find_parameter(module: ModeModule, value: Argument) -> Node | None:
-    node = module.steps[value.index].node
-    return node if node.op == "parameter" else None
 
 
 def _construct(name: str, *positional: object, **named: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import BuiltinFunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -19,16 +19,15 @@ class RebuildError(Exception):
     """A graph that cannot be written as source; the message gives the reason in one line."""
 
 
-class Text(NamedTuple):
-    """An expression; an atom needs no parentheses beside an operator or before a method."""
+class Expression(str):
+    """The text of an expression as an argument, unlike a text that is one."""
 
-    text: str
-    is_atom: bool = True
+    __slots__ = ()
 
-    @property
-    def atom(self) -> str:
-        """The expression, in parentheses if it needs them."""
-        return self.text if self.is_atom else f"({self.text})"
+
+def parenthesize(text: str) -> str:
+    """Return an expression that can stand beside an operator or before a method."""
+    return text if re.fullmatch(r"[\w.]+(?:e-\d+)?", text) else f"({text})"
 
 
 #: Operations that are not written by their own name: as an operator, as a method, as a function of another name, or
@@ -66,7 +65,7 @@ SPELLINGS = {
     "cast": "{input}.to({dtype})",
     "view_dtype": "{input}.view({dtype})",
     "stop_gradient": "{input}.detach()",
-    "custom_gradient": "{input}",  # where its own gradient cannot be written; the proof decides
+    "custom_gradient": "{input}",  # with the gradient of its forward; the proof decides
     "full": "torch.full({shape}, {value}, dtype={dtype}, device={device})",
     "constant": "torch.tensor({value}, dtype={dtype}, device={device})",
 }
@@ -87,11 +86,11 @@ class Operation:
 
     node: Node
     arguments: Mapping[str, Argument]
-    write: Callable[[Argument], Text]
+    write: Callable[[Argument], str]
     type_of: Callable[[Value], TensorType]
     device: str
 
-    def expression(self) -> Text:
+    def expression(self) -> str:
         """Write the operation. Raises: RebuildError if there is no way to write it."""
         op, spelling = self.node.op, SPELLINGS.get(self.node.op, "")
         if "{" in spelling:
@@ -99,18 +98,18 @@ class Operation:
                 kind = self.node.outputs[0]
                 shape = "×".join(map(str, kind.shape))
                 raise RebuildError(f"a constant of {kind.dtype} {shape} whose values no graph holds")
-            return Text(re.sub(r"{(\w+)(\*?)}", lambda field: self._field(field[1], spread=bool(field[2])), spelling))
+            return re.sub(r"{(\w+)(\*?)}", lambda field: self._field(field[1], spread=bool(field[2])), spelling)
         if self._fills:
             first, *others = self._by_schema(op)
-            return Text(f"{first}.{op}_({', '.join(others)})")
+            return f"{first}.{op}_({', '.join(others)})"
         if spelling.startswith("."):
-            return Text(f"{self._field('input')}{spelling}({', '.join(self._by_schema(op)[1:])})")
+            return f"{self._field('input')}{spelling}({', '.join(self._by_schema(op)[1:])})"
         if spelling.startswith("F."):
-            return Text(f"{spelling}({', '.join(self._by_schema(spelling.removeprefix('F.')))})")
+            return f"{spelling}({', '.join(self._by_schema(spelling.removeprefix('F.')))})"
         if spelling and len(self.arguments) == 2:
-            one, other = (self.write(value).atom for value in self.arguments.values())
-            return Text(f"{one} {spelling} {other}", is_atom=False)
-        return Text(f"{_find_function(op)}({', '.join(self._by_schema(op))})")
+            one, other = (parenthesize(self.write(value)) for value in self.arguments.values())
+            return f"{one} {spelling} {other}"
+        return f"{_find_function(op)}({', '.join(self._by_schema(op))})"
 
     @property
     def _fills(self) -> bool:
@@ -126,21 +125,21 @@ class Operation:
             return f"torch.{value or self.node.outputs[0].dtype}"
         if name == "bounds":
             dim, start, end, step = (self.arguments[part] for part in ("dim", "start", "end", "step"))
-            return f"{':, ' * dim}{self.write(start).text}:{self.write(end).text}{f':{step}' if step != 1 else ''}"
+            return f"{':, ' * dim}{self.write(start)}:{self.write(end)}{f':{step}' if step != 1 else ''}"
         if name == "indices":
             indices = self.arguments["indices"]
-            return ", ".join(":" if index is None else self.write(index).text for index in indices)
+            return ", ".join(":" if index is None else self.write(index) for index in indices)
         if spread:
-            return ", ".join(self.write(size).text for size in value) or "()"
+            return ", ".join(self.write(size) for size in value) or "()"
         if name == "value" and type(value) is tuple:
             return self._nested(value)
-        return self.write(value).atom if name == "input" else self.write(value).text
+        return parenthesize(self.write(value)) if name == "input" else self.write(value)
 
     def _nested(self, value: Argument) -> str:
         """Write the values of a constant as lists: `torch.tensor` takes no tuples of other tuples."""
         if type(value) is tuple:
             return f"[{', '.join(map(self._nested, value))}]"
-        return self.write(value).text
+        return self.write(value)
 
     def _by_schema(self, op: str) -> list[str]:
         """Write the arguments in the order of the schema. Raises: RebuildError if no schema takes them."""
@@ -177,21 +176,21 @@ class Operation:
         if self._fills:
             del arguments["size"]
             text = f"torch.empty({self._field('size')}, dtype={self._field('dtype')}, device={self.device})"
-            arguments["input"] = Text(text)
+            arguments["input"] = Expression(text)
         if not _find_schema(op, frozenset(arguments)):
             raise RebuildError(f"operation {op} has no schema for {', '.join(arguments)}")
         return arguments
 
     def _argument(self, value: Any, parameter: Any) -> str:
-        if isinstance(value, Text):
-            return value.text
+        if isinstance(value, Expression):
+            return value
         if value is None:
             return _LEFT_OUT.get(str(parameter.type), "None")
         if "ScalarType" in str(parameter.real_type):
             return f"torch.{value}"
         if type(value) is tuple and "Tensor" in str(parameter.real_type):
-            return f"[{', '.join(self.write(item).text for item in value)}]"
-        return self.write(value).text
+            return f"[{', '.join(self.write(item) for item in value)}]"
+        return self.write(value)
 
 
 def _find_function(op: str) -> str:

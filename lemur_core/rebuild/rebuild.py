@@ -1,27 +1,22 @@
 """Write a module from its graph alone: the source of one `nn.Module` that computes the same.
 
-Related parameters become `nn` layers, the others `nn.Parameter`; each operation becomes an expression, inline where its
-value is used once and the order of the operations stays. Eval and train mode share one text: layers and dropout handle
-the mode themselves, other differences go under `if self.training`.
+Related parameters become `nn` layers, the others `nn.Parameter`; each operation becomes a line. Both modes share one
+text: layers and dropout handle the mode themselves, other differences go under `if self.training`.
 """
 
 import keyword
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from lemur_core.files.foreign import comment_lines
+from lemur_core.graphs.formulas import Size, is_unknown, list_sizes
 from lemur_core.graphs.graph import LEAVES, Argument, Graph, TensorType
 from lemur_core.graphs.modes import TRAIN, ModeChoice, ModeModule, ModeStep, Value, Write, merge
-from lemur_core.graphs.symbolic import Size, is_unknown, list_sizes
-from lemur_core.rebuild.functions import find_custom
 from lemur_core.rebuild.layers import Layer, group_layers, values_in
-from lemur_core.rebuild.operators import Operation, RebuildError, Text
-
-_WIDTH = 100  # characters of an expression with others inline
+from lemur_core.rebuild.operators import Operation, RebuildError, parenthesize
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,50 +70,17 @@ class _Writer:
     def __init__(self, module: ModeModule) -> None:
         self.module, self.steps = module, module.steps
         self.lines: list[tuple[int | None, str]] = []  # of forward, each with the only mode in which it runs
-        self.texts: dict[Value, Text] = {}
-        self.pending: list[Value] = []  # values whose expressions are in no line yet, in order
+        self.texts: dict[Value, str] = {}
         self.own: dict[str, tuple[str, ModeStep]] = {}  # parameters and buffers of no layer, by the original's name
         self.attributes = _UniqueNames(dir(nn.Module()))
         self.variables = _UniqueNames(("self", "torch", "nn", "F", "torchvision"))
         self.sizes: dict[str, tuple[str, int]] = {}  # where a free size is read: an input and its dimension
         self.read_sizes: set[str] = set()
-        self.functions: dict[str, str] = {}  # the names of functions with a gradient of their own, by their text
-        self.applied: dict[int, str] = {}  # the functions that steps apply
-        for index, step in enumerate(self.steps):
-            if step.node.op == "custom_gradient":
-                self._take_function(index)
+        for step in self.steps:
+            if step.node.op == "custom_gradient":  # written with the gradient of its forward; the proof decides
+                step.arguments = {"input": step.arguments.get("input")}
         self._take_inputs()
         self._take_layers()
-
-    def _take_function(self, index: int) -> None:
-        """Write a function with a gradient of its own; where that is impossible, with the gradient of its forward."""
-        step = self.steps[index]
-        try:
-            custom = find_custom(self.module, index)
-            forward, backward = _Writer(custom.forward), _Writer(custom.backward)
-            forward.write_forward()
-            backward.write_forward()
-        except RebuildError:  # the proof decides
-            step.arguments = {"input": step.arguments.get("input")}
-            return
-        # Its `return` lists the results; autograd wants one gradient per argument instead.
-        gradients = ["None" if place is None else backward.outputs[place] for place in custom.gradients]
-        backward.lines[-1] = (None, f"return {', '.join(gradients)}")
-        names = ", ".join(forward.inputs.values())
-        lines = [
-            "@staticmethod",
-            f"def forward(ctx, {names}):",
-            f"    ctx.save_for_backward({names})",
-            *forward.list_lines(),
-            "",
-            "@staticmethod",
-            "def backward(ctx, grad):",
-            f"    {names}{',' * (len(forward.inputs) == 1)} = ctx.saved_tensors",
-            *backward.list_lines(),
-        ]
-        body = "\n".join(f"    {line}" if line else "" for line in lines)
-        self.applied[index] = self.functions.setdefault(body, f"Function{len(self.functions) + 1}")
-        step.arguments = {f"x{number}": value for number, value in enumerate(custom.takes)}
 
     def _take_inputs(self) -> None:
         steps = [(step.node.get("number"), index) for index, step in enumerate(self.steps) if step.node.op == "input"]
@@ -126,7 +88,7 @@ class _Writer:
         for number, index in sorted(steps):
             node = self.steps[index].node
             name = self.variables.choose(node.scope.replace("*", "x"), "x")
-            self.inputs[number], self.texts[Value(index)] = name, Text(name)
+            self.inputs[number], self.texts[Value(index)] = name, name
             for dim, size in enumerate(node.outputs[0].shape):
                 if isinstance(size, Size):
                     self.sizes.setdefault(size.text, (name, dim))
@@ -169,62 +131,32 @@ class _Writer:
 
     # --- forward ------------------------------------------------------------------------------------------------------
 
-    def write_forward(self) -> None:
+    def _write_forward(self) -> None:
         """Write the lines of `forward`."""
         results = values_in(tuple(self.module.outputs))
         results += [value for _, written, _ in self.writes for value in values_in(written)]
-        read = [value for index in self.live for value in self._list_read(index, self.layers)]
-        self.uses = Counter([*read, *results])
+        self.used = {*results, *(value for index in self.live for value in self._list_read(index, self.layers))}
         for index in self.live:
-            if self.steps[index].node.op not in LEAVES - {"constant"}:
-                self._write_step(index)
-        if self.writes or self.pending != self.module.outputs:  # only a single result is written inline
-            self._assign_pending()
-        self.outputs = [self._write_argument(value).text for value in self.module.outputs]
+            step = self.steps[index]
+            if step.node.op not in LEAVES - {"constant"}:
+                text, count = self._write_expression(index)
+                values = [Value(index, output) for output in range(count)]
+                number = len(self.lines) + 1
+                names = [self.variables.choose(f"h{number}", "h") if value in self.used else "_" for value in values]
+                self.texts |= zip(values, names, strict=True)
+                self.lines.append((step.mode, f"{', '.join(names)} = {text}"))
+        returned = ", ".join(self._write_argument(value) for value in self.module.outputs)
         for target, written, mode in self.writes:
-            leaf = self._write_argument(target).text
-            text = self._write_argument(written).text
-            self.lines += [(mode, "with torch.no_grad():"), (mode, f"    {leaf}.copy_({text})")]
-        self.lines.append((None, f"return {', '.join(self.outputs)}"))
+            copied = f"    {self._write_argument(target)}.copy_({self._write_argument(written)})"
+            self.lines += [(mode, "with torch.no_grad():"), (mode, copied)]
+        self.lines.append((None, f"return {returned}"))
 
-    def _write_step(self, index: int) -> None:
-        """Write one step: as a line, or as an expression that waits for the line of the step that reads it."""
-        step = self.steps[index]
-        read = [value for value in self._list_read(index, self.layers) if value in self.pending]
-        # What is written inline runs now: only what would run just before may be.
-        if (
-            step.mode is not None
-            or self._reads_branches(index)
-            or read != self.pending[len(self.pending) - len(read) :]
-        ):
-            self._assign_pending()
-        text, count = self._write_expression(index)
-        if len(text.text) > _WIDTH and self.pending:
-            self._assign_pending()
-            text, count = self._write_expression(index)
-        self.pending = [value for value in self.pending if value not in read]
-        values = [Value(index, output) for output in range(count)]
-        if count == 1 and self.uses[values[0]] == 1 and step.mode is None:
-            self.texts[values[0]] = text
-            self.pending.append(values[0])
-            return
-        self._assign_pending()
-        self._assign(values, text.text, step.mode)
-
-    def _reads_branches(self, index: int) -> bool:
-        """Return whether a step reads one value in eval mode and another in train mode."""
-        arguments = self.steps[index].arguments
-        return any(map(_has_branches, [_read_input(arguments)] if index in self.layers else arguments.values()))
-
-    def _write_expression(self, index: int) -> tuple[Text, int]:
+    def _write_expression(self, index: int) -> tuple[str, int]:
         """Return the expression of a step, and the number of its results."""
         step, layer = self.steps[index], self.layers.get(index)
         node, arguments = step.node, dict(step.arguments)
         if layer is not None:
-            return Text(f"self.{layer.name}({self._write_argument(_read_input(arguments)).text})"), 1
-        if index in self.applied:
-            texts = (self._write_argument(value).text for value in arguments.values())
-            return Text(f"{self.applied[index]}.apply({', '.join(texts)})"), 1
+            return f"self.{layer.name}({self._write_argument(_read_input(arguments))})", 1
         arguments.pop("draw", None)
         if step.skipped is not None:
             arguments["train"] = ModeChoice(False, True)
@@ -233,20 +165,9 @@ class _Writer:
         text = Operation(node, arguments, self._write_argument, self._type_of, self.device).expression()
         # Further results of a norm are its updated statistics.
         count = 1 if node.op in ("batch_norm", "instance_norm") else len(node.outputs)
-        if count > 1 and not any(self.uses[Value(index, output)] for output in range(1, count)):
-            return Text(f"{text.text}[0]"), 1
+        if count > 1 and not any(Value(index, output) in self.used for output in range(1, count)):
+            return f"{text}[0]", 1
         return text, count
-
-    def _assign_pending(self) -> None:
-        """Write a line for each expression that waits."""
-        for value in self.pending:
-            self._assign([value], self.texts[value].text, None)
-        self.pending = []
-
-    def _assign(self, values: Sequence[Value], text: str, mode: int | None) -> None:
-        names = [self.variables.choose(f"h{len(self.lines)}", "h") if self.uses[value] else "_" for value in values]
-        self.texts |= {value: Text(name) for value, name in zip(values, names, strict=True)}
-        self.lines.append((mode, f"{', '.join(names)} = {text}"))
 
     def _type_of(self, value: Value) -> TensorType:
         value = getattr(value, "train", value)
@@ -254,42 +175,41 @@ class _Writer:
 
     # --- arguments ----------------------------------------------------------------------------------------------------
 
-    def _write_argument(self, value: Argument) -> Text:
+    def _write_argument(self, value: Argument) -> str:
         """Write a tensor or a literal."""
         if isinstance(value, Value):
             return self.texts[value] if value in self.texts else self._write_leaf(self.steps[value.index])
         if isinstance(value, ModeChoice):
             if value.eval is False and value.train is True:
-                return Text("self.training")
-            one, other = self._write_argument(value.train), self._write_argument(value.eval)
-            return Text(f"{one.atom} if self.training else {other.atom}", is_atom=False)
+                return "self.training"
+            one, other = (parenthesize(self._write_argument(item)) for item in (value.train, value.eval))
+            return f"{one} if self.training else {other}"
         if isinstance(value, Size):
             return self._write_size(value)
         if type(value) is tuple:
-            items = ", ".join(self._write_argument(item).text for item in value)
-            return Text(f"({items}{',' * (len(value) == 1)})")
+            items = ", ".join(self._write_argument(item) for item in value)
+            return f"({items}{',' * (len(value) == 1)})"
         if isinstance(value, float) and value - value != 0:
-            return Text(f'float("{value}")')
-        return Text(repr(value), is_atom=not (type(value) in (int, float) and value < 0))  # of `-2.0 ** x`
+            return f'float("{value}")'
+        return repr(value)
 
-    def _write_leaf(self, step: ModeStep) -> Text:
+    def _write_leaf(self, step: ModeStep) -> str:
         if step.node.op not in ("parameter", "buffer"):
             raise RebuildError(f"{step.node.op} outside of where it has a meaning")
         old = step.node.scope
         if old in self.held:
-            return Text(self.held[old])
+            return self.held[old]
         if old not in self.own:
             self.own[old] = (self.attributes.choose(old, "weight"), step)
-        return Text(f"self.{self.own[old][0]}")
+        return f"self.{self.own[old][0]}"
 
-    def _write_size(self, size: Size) -> Text:
+    def _write_size(self, size: Size) -> str:
         names = {size.text} if size.text in self.sizes else list_sizes(size.text)
         if not names <= self.sizes.keys():  # a number without a formula: that of the first run
-            return Text(repr(int(size.value) if size.value == int(size.value) else size.value))
+            return repr(int(size.value) if size.value == int(size.value) else size.value)
         self.read_sizes |= names
         known = size.text in self.sizes
-        text = self.size_names[size.text] if known else re.sub(r"[A-Z]\w*", lambda n: self.size_names[n[0]], size.text)
-        return Text(text, is_atom=text.isidentifier())
+        return self.size_names[size.text] if known else re.sub(r"[A-Z]\w*", lambda n: self.size_names[n[0]], size.text)
 
     def _infer_unknown(self, shape: tuple[Argument, ...]) -> tuple[Argument, ...]:
         """Return a shape with -1 for the only size that has no formula."""
@@ -300,7 +220,7 @@ class _Writer:
 
     def write_file(self, name: str, header: str) -> Rebuilt:
         """Write the whole file."""
-        self.write_forward()
+        self._write_forward()
         mapping: dict[str, str] = {}
         init: list[str] = []
         frozen = {
@@ -320,20 +240,16 @@ class _Writer:
             mapping[own] = old
         if init:
             init = ["def __init__(self):", "    super().__init__()", *(f"    {line}" for line in init), ""]
-        forward = [f"def forward({', '.join(['self', *self.inputs.values()])}):", *self.list_lines()]
+        forward = [f"def forward({', '.join(['self', *self.inputs.values()])}):", *self._list_lines()]
         body = "\n".join(f"    {line}" if line else "" for line in [*init, *forward])
-        functions = "".join(
-            f"class {own}(torch.autograd.Function):\n{text}\n\n\n" for text, own in self.functions.items()
-        )
-        code = functions + body
         imports = [
-            *(["import torch"] if re.search(r"\btorch\.", code) else []),
-            *(["import torchvision"] if "torch.ops.torchvision." in code else []),  # registers its operators
+            *(["import torch"] if re.search(r"\btorch\.", body) else []),
+            *(["import torchvision"] if "torch.ops.torchvision." in body else []),  # registers its operators
             "from torch import nn",
-            *(["from torch.nn import functional as F"] if re.search(r"\bF\.", code) else []),
+            *(["from torch.nn import functional as F"] if re.search(r"\bF\.", body) else []),
         ]
         head = "\n".join([*comment_lines(header.splitlines()), *imports])
-        source = f"{head}\n\n\n{functions}class {name}(nn.Module):\n{body}\n{_write_renaming(mapping)}"
+        source = f"{head}\n\n\nclass {name}(nn.Module):\n{body}\n{_write_renaming(mapping)}"
         return Rebuilt(source, mapping, tuple(self.inputs))
 
     def _list_sizes(self) -> list[str]:
@@ -355,7 +271,7 @@ class _Writer:
                 lines.append(f"    {names} = {name}.shape")
         return lines
 
-    def list_lines(self) -> list[str]:
+    def _list_lines(self) -> list[str]:
         """Return the lines of `forward` with those that read sizes; those of one mode stand below its condition."""
         lines = self._list_sizes()
         before: int | None = None
@@ -370,13 +286,6 @@ class _Writer:
 def _read_input(arguments: Mapping[str, Argument]) -> Argument:
     """Return the argument that a layer takes."""
     return arguments["indices" if "indices" in arguments else "input"]
-
-
-def _has_branches(argument: Argument) -> bool:
-    """Return whether an argument is one value in eval mode and another in train mode, or holds such a one."""
-    if isinstance(argument, ModeChoice):
-        return bool(values_in(argument))
-    return type(argument) is tuple and any(map(_has_branches, argument))
 
 
 def _register(name: str, step: ModeStep, *, trained: bool) -> str:

@@ -22,7 +22,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from lemur_core.files.atomic import sha256_file, write_text
 from lemur_core.files.cache import Database, cache_folder, seal, unseal
 from lemur_core.files.workers import current_cluster, map_chunks
 from lemur_core.sandbox.client import Sandbox
@@ -105,8 +104,7 @@ class CachedSandbox:
         limits: the default limits of a job.
         shared: a sandbox to use instead of one with these options.
         hidden: folders that jobs may not read, though the shared sandbox can.
-        transient: statuses after which a job is run again, up to `attempts` times in all.
-        back_off: seconds; the pause is twice as long before the second attempt, and doubles with each further one.
+        transient: statuses after which a job is run again, up to `ATTEMPTS` times in all.
         usable: returns whether a stored outcome is still valid for its job.
         options: further options of `Sandbox`.
     """
@@ -117,15 +115,13 @@ class CachedSandbox:
         *,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
         transient: frozenset[Status] = TRANSIENT,
-        attempts: int = ATTEMPTS,
-        back_off: float = 1.0,
         usable: Callable[[Job, Outcome], bool] = lambda _job, _outcome: True,
         shared: SharedSandbox | None = None,
         hidden: Sequence[Path] = (),
         **options: Any,
     ) -> None:
         self.limits = limits
-        self._transient, self._attempts, self._back_off, self._usable = transient, attempts, back_off, usable
+        self._transient, self._usable = transient, usable
         self._options = options
         self._hidden = tuple(sorted(str(path.resolve()) for path in hidden))
         self._open = ExitStack()
@@ -138,10 +134,10 @@ class CachedSandbox:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def run(self, jobs: Iterable[Job], *, attempts: int | None = None) -> Iterator[Outcome]:
+    def run(self, jobs: Iterable[Job], *, retries: bool = True) -> Iterator[Outcome]:
         """Yield the outcomes in the order of the jobs, except that jobs with a transient failure come last.
 
-        These are run again when everything else is done, one at a time, after increasing pauses.
+        With `retries`, these are run again when everything else is done, one at a time, after increasing pauses.
 
         Raises: UserError if no sandbox is available.
         """
@@ -159,22 +155,21 @@ class CachedSandbox:
                     running.append((job, key))
                     yield job
 
-        attempts = self._attempts if attempts is None else attempts
         for outcome in self._outcomes(new()):
             while known:
                 yield known.popleft()
             job, key = running.popleft()
-            if is_transient(outcome, self._transient) and attempts > 1:
+            if retries and is_transient(outcome, self._transient):
                 again.append((job, key))
             else:
                 yield self._keep(key, outcome)
         yield from known
         for job, key in again:
-            yield self._keep(key, self._run_again(job, attempts))
+            yield self._keep(key, self._run_again(job))
 
-    def _run_again(self, job: Job, attempts: int) -> Outcome:
-        for attempt in range(1, attempts):
-            time.sleep(self._back_off * 2**attempt)
+    def _run_again(self, job: Job) -> Outcome:
+        for attempt in range(1, ATTEMPTS):
+            time.sleep(2.0**attempt)
             (outcome,) = self._outcomes(iter([job]))
             if not is_transient(outcome, self._transient):
                 break
@@ -250,44 +245,12 @@ def run_versions(runtime: Sequence[str] = ()) -> dict[str, str]:
 
 
 @cache
-def product_digest() -> str:
-    """Return the SHA-256 of all our code, 64 hexadecimal digits."""
-    files = sorted(file for package in OWN_PACKAGES for file in (_ROOT / package).rglob("*.py"))
-    return hashlib.sha256("".join(f"{file} {sha256_file(file)}\n" for file in files).encode()).hexdigest()
-
-
 def code_digest(entry: str) -> str:
     """Return the SHA-256 of an entry's file and of all our files that it imports, directly or indirectly.
-
-    It is kept in the cache for as long as our code stays the same, because reading the imports takes half a second.
 
     Args: entry: as in `Job.entry`, `package.module:function`.
     Returns: 64 hexadecimal digits. Imports are read, not run: those in functions count, those by a string do not.
     """
-    known = _known_digests()
-    if entry not in known:
-        known[entry] = read_code(entry)
-        write_text(_digests_file(), json.dumps(known))
-    return known[entry]
-
-
-@cache
-def _known_digests() -> dict[str, str]:
-    try:
-        known = json.loads(_digests_file().read_bytes())
-        if known[""] == product_digest():
-            return {str(entry): str(digest) for entry, digest in known.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        pass  # there is none, or it is damaged
-    return {"": product_digest()}
-
-
-def _digests_file() -> Path:
-    return cache_folder("sandbox") / "digests.json"
-
-
-def read_code(entry: str) -> str:
-    """Return the digest of an entry's code (see `code_digest`) from the files."""
     digests: dict[str, str] = {}
     waiting = [entry.partition(":")[0]]
     while waiting:

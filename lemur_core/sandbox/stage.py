@@ -125,7 +125,7 @@ class SandboxStage(Generic[Answer]):
 
     def run_jobs(self, box: CachedSandbox, jobs: Iterable[Job]) -> Iterator[Reply[Answer]]:
         """Yield the replies of jobs, which are taken from the iterable one by one as the sandbox needs them."""
-        return map(self.read, box.run(jobs, attempts=1 if self.retries is Retries.NONE else None))
+        return map(self.read, box.run(jobs, retries=self.retries is Retries.TRANSIENT))
 
     def run_groups(
         self,

@@ -367,7 +367,6 @@ SNAPSHOT = Kind(
         Table("graphs", records.GraphRow, _whole("graphs.parquet")),
         *_list_chat(records.ChatRow, records.ChatDrop),
     ),
-    ("figures/*.png",),
     tags=("pytorch", "code", "deduplicated"),
     source_datasets=("extended",),
 )
@@ -650,8 +649,6 @@ def _check_derived(kind: Kind, folder: Folder) -> Check:
         stated: Mapping[str, Json] = {} if kind.derive is None else kind.derive(folder, made)
         kind.write_face(path, manifest, made)
         names = sorted(item.relative_to(made).as_posix() for item in made.rglob("*") if item.is_file())
-        if manifest.versions.get("matplotlib") != package_versions()["matplotlib"]:
-            names = [name for name in names if not name.endswith((".png", ".svg"))]
         for name in names:
             if not (path / name).is_file():
                 wrong.append(f"{name} is missing")

@@ -657,8 +657,10 @@ class Algorithm(Record):
     varied: tuple[str, ...] = Field(
         default=(), description="the dimensions of inputs that differed between the calls compared, as `x[0]`"
     )
-    eval: Json = Field(description="the graph of eval mode: form, torch, operations, nodes, outputs, writes")
-    train: Json | None = Field(description="the difference of train mode; null if there is none, or no graph of it")
+    eval: Json = Field(
+        description="the graph of eval mode: form, torch, nodes (operation, arguments, types, module), outputs, writes"
+    )
+    train: Json | None = Field(description="that of train mode; null if it is the same, or there is none")
 
 
 class SpecFacts(Record):

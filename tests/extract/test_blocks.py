@@ -18,7 +18,6 @@ import extract
 from extract.model.blocks import draw_block, find, find_block, load_block, match
 from extract.model.results import code_columns
 from lemur_core.files.errors import UserError
-from lemur_core.graphs.serialization import serialize
 from manifests.records import Block
 from tests.builders import extractions, sample_blocks
 from tests.builders.graphs import trace
@@ -201,9 +200,9 @@ def test_what_a_block_computes_is_drawn(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "out" / "specs.jsonl"
     specs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     graph = trace(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), lambda: [torch.rand(2, 3, 8, 8)])
-    other = serialize(graph) | {"torch": "1.0"}
+    other = graph.to_json() | {"torch": "1.0"}
     names = [spec["name"] for spec in specs]
-    for name, stored in (("Squeeze", serialize(graph)), ("Gated", other)):
+    for name, stored in (("Squeeze", graph.to_json()), ("Gated", other)):
         facts: dict[str, Any] = dict.fromkeys(("returns", "train_error", "fixed", "rebuilds", "train"))
         facts |= {"operations": [], "motifs": [], "unused_parameters": [], "route": "cpu", "reads_values": False}
         specs[names.index(name)]["algorithm"] = {"eval": stored, "sizes": {}, **facts}

@@ -14,7 +14,7 @@ from extract.resolve.index import FactsIndex
 from extract.specs.make import add_rebuild_outcome, build_algorithm, make_spec, store_graphs, to_line
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.serialization import load_graphs
+from lemur_core.graphs.sizes import Sized
 from manifests.records import Block, Spec
 from tests.builders import extractions, visits
 from tests.builders.suites import read_files
@@ -44,17 +44,16 @@ def changed(stored: dict[str, Any], change: Callable[[dict[str, Any]], None]) ->
 
 def another_formula(stored: dict[str, Any]) -> None:
     text = json.dumps(stored["eval"]["nodes"], ensure_ascii=False)
-    assert "W÷2" in text
-    stored["eval"]["nodes"] = json.loads(text.replace("W÷2", "W-3"))
+    assert "W ÷ 2" in text
+    stored["eval"]["nodes"] = json.loads(text.replace("W ÷ 2", "W - 3"))
 
 
 def another_kernel(stored: dict[str, Any]) -> None:
     """The pooling averages 3x3 windows with stride two."""
-    form = next(place for place, one in enumerate(stored["eval"]["operations"]) if one[0] == "avg_pool2d")
-    node = next(node for node in stored["eval"]["nodes"] if node[0] == form)
-    place = stored["eval"]["operations"][form].index("kernel_size")
-    assert node[place] == "2×2"
-    node[place] = "1×1"
+    arguments = next(arguments for op, arguments, *_ in stored["eval"]["nodes"] if op == "avg_pool2d")
+    kernel = next(pair for pair in arguments if pair[0] == "kernel_size")
+    assert kernel[1] == {"numbers": "2×2"}
+    kernel[1] = {"numbers": "1×1"}
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +127,7 @@ def test_formulas_that_do_not_hold_are_left_out(
     algorithm = build_algorithm(add_rebuild_outcome(answers["blur"], found.facts, found.sizes_fail), NAMES)
     assert (algorithm.rebuilds, algorithm.sizes) == (False, {})
     assert str(algorithm.fixed).startswith("the formulas do not hold: in eval mode, ")
-    assert compute_identities(load_graphs(dict(algorithm)))["graph"] == answers["blur"]["graph"]
+    assert compute_identities(Sized.from_json(dict(algorithm)).evaluate())["graph"] == answers["blur"]["graph"]
 
 
 def test_what_no_spec_holds_is_a_stated_cause(

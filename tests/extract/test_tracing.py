@@ -18,7 +18,7 @@ from lemur.like import BlockComputation, block_in, compare, features_of, find_si
 from lemur_core.files.errors import UserError
 from lemur_core.graphs.graph import DRAWS
 from lemur_core.graphs.identity import compute_identities, similarity
-from lemur_core.graphs.serialization import load_graphs
+from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Failure, cached
 from manifests.publish.staged import stage_files
 from manifests.records import Block, Case, Spec
@@ -88,7 +88,7 @@ def test_what_is_told_of_a_run(traced: dict[str, Visit]) -> None:
     assert found["dead_classes"] == ["Conv2d", "Kernel"], "what runs is torch's own"
     assert found["unused_parameters"] == ["dead.bias", "dead.weight"]
     algorithm = build_algorithm(found, ["image"])
-    forms = load_graphs(dict(algorithm))
+    forms = Sized.from_json(dict(algorithm)).evaluate()
     assert compute_identities(forms)["graph"] == found["graph"]
     by_op = {op: [n.scope for n in forms["eval"].nodes if n.op == op] for op in ("input", "parameter")}
     assert by_op["input"] == ["image"]
@@ -102,8 +102,10 @@ def test_free_sizes_are_told_and_fixed_ones_are_numbers(traced: dict[str, Visit]
     assert algorithm.fixed is None
     assert {name: values[0] for name, values in algorithm.sizes.items()} == {"B": 2, "H": 6, "W": 6}
     assert all(len(set(values)) >= 3 for values in algorithm.sizes.values())
-    form = algorithm.eval["operations"].index(["input", "number", "trained"])
-    assert [node[1:] for node in algorithm.eval["nodes"] if node[0] == form] == [[0, True, "float32 B×64×H×W", "image"]]
+    ((_, arguments, types, scope),) = (node for node in algorithm.eval["nodes"] if node[0] == "input")
+    assert (dict(arguments), scope) == ({"number": 0, "trained": True}, "image")
+    formulas = [size if isinstance(size, int) else size["formula"] for size in types[0][1]]
+    assert formulas == ["B", 64, "H", "W"]
     found = graphs_of(traced["values"])
     assert build_algorithm(found, ["x"]).fixed == "Python saw a value on the way"
     assert (found["route"], found["reads_values"]) == ("cpu", True)

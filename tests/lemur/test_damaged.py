@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from lemur.folders import DEMO
-from lemur_core.sandbox import cached
 from tests.builders import synthesis
 from tests.builders.damage import copy, damage
 from tests.builders.finished import write_all
@@ -241,7 +240,6 @@ def test_parts_that_are_damaged(
     write_rows(tmp_path / "rows.jsonl", some_rows())
 
     def run(cache: Path) -> tuple[dict[str, str], list[str]]:
-        cached._known_digests.cache_clear()
         monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(cache))
         done = lemur_here(*COMMANDS[name], cwd=tmp_path)
         lines = done.stderr.splitlines()

@@ -26,8 +26,8 @@ from torch.nn.parameter import is_lazy
 
 from lemur_core.graphs.composites import PlainDispatchMode
 from lemur_core.graphs.graph import RANDOM, Graph, unpack
+from lemur_core.graphs.identity import order_parameters
 from lemur_core.graphs.memory import read_facts
-from lemur_core.graphs.networks.order import order_parameters
 from lemur_core.graphs.trace import flatten_tensors
 from lemur_core.sandbox.net import (
     NetError,

@@ -27,9 +27,8 @@ from torch.utils._pytree import tree_leaves
 
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.graph import Graph, pack
-from lemur_core.graphs.identity import compute_identities, identities
+from lemur_core.graphs.identity import compute_identities, digest_weights, identities
 from lemur_core.graphs.memory import find_storage
-from lemur_core.graphs.networks.order import digest_weights
 from lemur_core.graphs.networks.source import digest_glue, find_marks, list_batches
 from lemur_core.graphs.recorder import Recorder, TooManyOperationsError
 from lemur_core.graphs.trace import (

@@ -12,7 +12,6 @@ from torch import nn
 from extract.model.results import Result, code_columns
 from extract.proofs.minimize import lean_columns
 from lemur_core.graphs.identity import compute_identities
-from lemur_core.graphs.serialization import store
 from lemur_core.graphs.sizes import Sized
 from tests.builders import extractions, graphs, sample_blocks
 
@@ -69,7 +68,7 @@ def trace_of(place: int, width: int) -> dict[str, Any]:
     return (
         facts
         | compute_identities({"eval": form, "train": form})
-        | store(Sized(form, form, {}, "it is traced at one size"))
+        | Sized(form, form, {}, "it is traced at one size").to_json()
     )
 
 

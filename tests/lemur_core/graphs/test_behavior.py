@@ -9,9 +9,9 @@ from pydantic import TypeAdapter
 from benchmarks.twins import NetNumbers, find_twins
 from benchmarks.twins_entry import judge
 from lemur_core.graphs.graph import Graph, unpack
+from lemur_core.graphs.identity import count_weights, order_parameters
 from lemur_core.graphs.networks import trace
 from lemur_core.graphs.networks.behavior import measure_behavior
-from lemur_core.graphs.networks.order import count_weights, order_parameters
 from lemur_core.graphs.networks.trace import trace_network
 
 #: One network in several spellings, and others that are nearly the same.

@@ -11,8 +11,7 @@ from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
 
 from lemur_core.describe.facts import Facts, count_tensors
 from lemur_core.graphs.graph import Graph
-from lemur_core.graphs.serialization import deserialize, serialize
-from lemur_core.graphs.symbolic import Symbols, merge_runs
+from lemur_core.graphs.sizes import Symbols, merge_runs
 from lemur_core.graphs.trace import used_parameters
 from tests.builders.graphs import trace
 from tests.builders.suites import read_table, table
@@ -97,7 +96,7 @@ def test_facts(name: str) -> None:
     found = graph(build, shape)
     facts = Facts(found)
     assert facts.list_operations() == operations
-    assert deserialize(serialize(found)) == found
+    assert Graph.from_json(found.to_json()) == found
     assert [(m.kind, m.operations, *m.facts.items()) for m in facts.find_motifs()] == motifs
 
 
@@ -152,12 +151,12 @@ def test_channels_are_where_layers_read_them(forward: Callable[..., Any], axis: 
 
 
 def test_another_form_or_torch_is_refused() -> None:
-    stored = serialize(graph(lambda: nn.ReLU(), (2, 3)))
+    stored = graph(lambda: nn.ReLU(), (2, 3)).to_json()
     for change in ({"torch": "0.4"}, {"form": 0}):
         with pytest.raises(ValueError, match="cannot be compared"):
-            deserialize(stored | change)
+            Graph.from_json(stored | change)
     with pytest.raises(ValueError, match="not a graph"):
-        deserialize({name: stored[name] for name in ("form", "torch")})
+        Graph.from_json({name: stored[name] for name in ("form", "torch")})
 
 
 def test_a_norm_of_which_only_the_statistics_are_used_has_idle_parameters() -> None:

@@ -13,8 +13,7 @@ from pyflakes import messages
 from pyflakes.checker import Checker
 
 from lemur_core.source.facts import AT_CALL, AT_DEFINITION, IN_ANNOTATION, FileFacts, NewerSyntax, Use
-from lemur_core.source.newer import remove_newer_syntax
-from lemur_core.source.parse import parse_file
+from lemur_core.source.parse import parse_file, remove_newer_syntax
 from tests.builders.suites import Case, suite, table
 
 

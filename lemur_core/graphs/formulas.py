@@ -1,20 +1,12 @@
-"""Symbolic sizes: combine several runs into one graph whose numbers are formulas over the input sizes.
-
-The runs differ only in the sizes of their inputs. Numbers that are the same in all of them are kept; one that differs
-becomes a `Size`: a formula over named sizes that holds in every run. A number for which there is no formula becomes a
-named size itself, `U1`, of which only the values in the runs are known.
-"""
+"""Formulas over the sizes of inputs: Python expressions of integers that are found from values, and evaluated."""
 
 import ast
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
-from math import gcd, isclose, isfinite, prod
-from typing import Any
-
-from lemur_core.graphs.graph import Argument, Graph, Node, TensorType
+from math import gcd, isfinite, prod
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,170 +17,9 @@ class Size:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class _ObservedSize:
-    """The values of one number in several runs."""
-
-    values: tuple[float, ...]
-
-
-def merge_runs(graphs: Sequence[Graph]) -> Graph | None:
-    """Combine several runs into one graph that holds all values of each number that differs.
-
-    Returns: None if the runs do not execute the same operations on the same values.
-    """
-    first = graphs[0]
-    if any((graph.outputs, graph.writes) != (first.outputs, first.writes) for graph in graphs[1:]):
-        return None
-    try:
-        nodes = tuple(_merge_nodes(runs) for runs in zip(*(graph.nodes for graph in graphs), strict=True))
-    except ValueError:
-        return None
-    return Graph(nodes, first.outputs, first.writes)
-
-
-def _merge_nodes(runs: Sequence[Node]) -> Node:
-    """Combine one node of several runs. Raises: ValueError if they differ in more than numbers."""
-    first, *others = runs
-    if not all(_is_like(first, run) for run in others):
-        raise ValueError(f"{first.op!r} is another operation in some runs")
-    arguments = tuple(
-        (items[0][0], _join([value for _, value in items]))
-        for items in zip(*(run.arguments for run in runs), strict=True)
-    )
-    outputs = tuple(
-        TensorType(kinds[0].dtype, _join([kind.shape for kind in kinds]))
-        for kinds in zip(*(run.outputs for run in runs), strict=True)
-    )
-    return Node(first.op, arguments, outputs, first.scope, first.within)
-
-
-def _is_like(one: Node, other: Node) -> bool:
-    """Return whether two nodes are the same operation on the same values, whatever the numbers."""
-    return (
-        (one.op, one.scope, one.inputs) == (other.op, other.scope, other.inputs)
-        and [name for name, _ in one.arguments] == [name for name, _ in other.arguments]
-        and [(kind.dtype, len(kind.shape)) for kind in one.outputs]
-        == [(kind.dtype, len(kind.shape)) for kind in other.outputs]
-    )
-
-
-def _join(values: Sequence[Argument]) -> Argument:
-    """Combine one argument of several runs. Raises: ValueError if the runs differ in more than numbers."""
-    first = values[0]
-    if all(type(value) is type(first) and value == first for value in values):
-        return first
-    if all(type(value) is tuple and len(value) == len(first) for value in values):
-        return tuple(_join(items) for items in zip(*values, strict=True))
-    if all(type(value) in (int, float) for value in values):
-        return _ObservedSize(tuple(values))
-    raise ValueError(f"{first!r} differs between the runs in more than numbers")
-
-
-@dataclass(slots=True)
-class Symbols:
-    """The sizes that formulas may name: first those of the inputs, then numbers without a formula.
-
-    Args: values: by name, the values in all runs, starting with the original sizes.
-    """
-
-    values: dict[str, tuple[float, ...]]
-    _known: dict[tuple[float, ...], str] = field(default_factory=dict)
-
-    def replace_numbers(self, graph: Graph, runs: Sequence[int] | None = None) -> Graph:
-        """Replace each number that differs, in a graph from `merge_runs`, with a `Size`.
-
-        Args: runs: the runs in the graph; None for all.
-        """
-        return _map_numbers(graph, lambda observed: self._size(observed.values, runs), _ObservedSize)
-
-    def _size(self, values: tuple[float, ...], runs: Sequence[int] | None) -> Size:
-        if runs is None:
-            if values not in self._known:
-                text = find_formula(values, self.values) or self._product(values) or self._unknown(values)
-                self._known[values] = normalize_formula(text)
-            return Size(self._known[values], values[0])
-        for known, text in self._known.items():
-            if tuple(known[run] for run in runs) == values:
-                return Size(text, values[0])
-        atoms = {name: tuple(sizes[run] for run in runs) for name, sizes in self.values.items()}
-        expression = find_formula(values, atoms)
-        if expression is None:
-            raise ValueError(f"no formula for {values}")
-        return Size(normalize_formula(expression), values[0])
-
-    def _product(self, values: tuple[float, ...]) -> str | None:
-        """Find a product of two known numbers: `H // 2 * (W // 2)`, where a feature map is flattened."""
-        if not all(values) or not all(type(value) is int for value in values):
-            return None
-        for known, text in list(self._known.items()):
-            if any(not factor or value % factor for value, factor in zip(values, known, strict=True)):
-                continue
-            rest = tuple(value // factor for value, factor in zip(values, known, strict=True))
-            other = self._known.get(rest) or find_formula(rest, self.values)
-            if len(set(rest)) > 1 and other:
-                return f"({text}) * ({other})"
-        return None
-
-    def _unknown(self, values: tuple[float, ...]) -> str:
-        name = f"U{sum(map(is_unknown, self.values)) + 1}"
-        self.values[name] = values
-        return name
-
-
 def is_unknown(name: str) -> bool:
     """Return whether a named size is a number without a formula."""
     return name.startswith("U")
-
-
-def evaluate_graph(graph: Graph, sizes: Mapping[str, float] | None = None) -> Graph:
-    """Evaluate a graph at some sizes.
-
-    Args: sizes: by name; None for the sizes of the first run.
-    Returns: a graph in which every `Size` is a number.
-    """
-    return _map_numbers(graph, lambda size: size.value if sizes is None else evaluate_formula(size.text, sizes), Size)
-
-
-def contradicts(graph: Graph, other: Graph, sizes: Mapping[str, float]) -> bool:
-    """Return whether a symbolic graph disagrees with a real run at some sizes, ignoring numbers without a formula."""
-    if (graph.outputs, graph.writes, len(graph.nodes)) != (other.outputs, other.writes, len(other.nodes)):
-        return True
-    if not all(map(_is_like, graph.nodes, other.nodes)):
-        return True
-
-    def agree(predicted: Argument, actual: Argument) -> bool:
-        if isinstance(predicted, Size):
-            if any(map(is_unknown, list_sizes(predicted.text))):
-                return True
-            value = evaluate_formula(predicted.text, sizes)
-            return bool(value == actual or (type(actual) is float and isclose(value, actual, rel_tol=_NEAR)))
-        if type(predicted) is tuple:
-            return type(actual) is tuple and len(predicted) == len(actual) and all(map(agree, predicted, actual))
-        # Only NaN differs from itself.
-        return type(predicted) is type(actual) and bool(predicted == actual or predicted != predicted)
-
-    return not all(
-        agree(tuple(value for _, value in node.arguments), tuple(value for _, value in real.arguments))
-        and agree(tuple(kind.shape for kind in node.outputs), tuple(kind.shape for kind in real.outputs))
-        for node, real in zip(graph.nodes, other.nodes, strict=True)
-    )
-
-
-def _map_numbers(graph: Graph, change: Callable[[Any], Argument], kind: type) -> Graph:
-    def convert(value: Argument) -> Argument:
-        if isinstance(value, kind):
-            return change(value)
-        if type(value) is tuple:
-            return tuple(map(convert, value))
-        return value
-
-    def convert_node(old: Node) -> Node:
-        outputs = tuple(TensorType(output.dtype, convert(output.shape)) for output in old.outputs)
-        arguments = tuple((name, convert(value)) for name, value in old.arguments)
-        return Node(old.op, arguments, outputs, old.scope, old.within)
-
-    return replace(graph, nodes=tuple(map(convert_node, graph.nodes)))
 
 
 _SIGNS: dict[type, Callable[..., float]] = {
@@ -292,7 +123,7 @@ def _find_real(values: tuple[float, ...], atoms: Atoms) -> str | None:
     for form, inverse in _REALS:
         inverted = [inverse(value) for value in values]
         integers = tuple(round(value) for value in inverted)
-        if any(abs(value - n) > _NEAR * abs(n) for value, n in zip(inverted, integers, strict=True)):
+        if any(abs(value - n) > NEAR * abs(n) for value, n in zip(inverted, integers, strict=True)):
             continue
         expression = find_formula(integers, atoms) if len(set(integers)) > 1 else None
         if expression:
@@ -305,7 +136,7 @@ def _find_real(values: tuple[float, ...], atoms: Atoms) -> str | None:
     return near[0] if near else None
 
 
-_NEAR = 1e-6
+NEAR = 1e-6
 
 
 def _find_in_one_size(values: tuple[int, ...], atoms: Atoms) -> str | None:
