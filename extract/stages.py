@@ -121,7 +121,6 @@ class PendingBlock:
             swhid=f"swh:1:cnt:{target.module.file.blob}",
             license=emitted.license if emitted else target.module.license,
             digest=source.digest,
-            resolutions=emitted.resolutions if emitted else (),
             dynamic="\n".join(emitted.dynamic) or None if emitted else None,
             arguments=verdict.arguments_text,
             observed=verdict.observed_text,

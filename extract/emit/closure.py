@@ -25,9 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extract.resolve.dependencies import (
-    SUFFIX,
     DependencyGraph,
-    How,
     Problem,
     Reason,
     RegistrySymbol,
@@ -38,7 +36,7 @@ from extract.resolve.dependencies import (
 from extract.resolve.discover import TargetClass, find_class_facts
 from extract.resolve.modules import Definition, Module
 from extract.resolve.registrations import Entry, NodeKey, StatementNode, post_order
-from extract.resolve.standins import AUTO_CLASS, SOURCE_NAME
+from extract.resolve.standins import SOURCE_NAME
 from extract.sources import PackageSource
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern
@@ -159,10 +157,9 @@ def _link(closure: Closure, graph: DependencyGraph, node: StatementNode) -> Iter
         closure.problems.update(dict.fromkeys(links.problems))
         closure.requires |= links.requires
         closure.dynamic |= {
-            f"{node.module.source.name} {node.module.file.path}: {link.use.name} comes with `import *`, if the"
-            " `__all__` there, which is computed, has it": None
-            for link in links.links
-            if link.how is How.COMPUTED_STAR
+            f"{node.module.source.name} {node.module.file.path}: {name} comes with `import *`, if the `__all__` there,"
+            " which is computed, has it": None
+            for name in links.guessed
         }
         yield from (link.symbol for link in links.links)
         yield from links.glue
@@ -222,34 +219,9 @@ _SEARCHES = {
 
 def resolve_lookups(closure: Closure, graph: DependencyGraph) -> None:
     """Add the definitions that the statements of a closure without problems look up as they run."""
-    _add_configurations(closure, graph)
     _add_by_strings(closure, graph)
     _fill_containers(closure, graph)
     _add_by_strings(closure, graph)  # the fillings may look names up, too, and bring further strings
-
-
-# -- configurations ----------------------------------------------------------------------------------------------------
-
-
-def _add_configurations(closure: Closure, graph: DependencyGraph) -> None:
-    """Add the configurations referred to by model type."""
-    # Each configuration may name further ones, so this repeats until nothing is new.
-    seen = 0
-    while len(closure.nodes) > seen:
-        fresh, seen = list(closure.nodes.values())[seen:], len(closure.nodes)
-        for config in [config for node in fresh for config in _list_configurations(graph, node)]:
-            try_to_collect(closure, graph, [config])
-
-
-def _list_configurations(graph: DependencyGraph, node: StatementNode) -> Iterator[Definition]:
-    """Yield the configurations that a class names, directly or by model type where it looks them up by type."""
-    if node.statement.kind != CLASS:
-        return
-    symbols = [link.symbol for links in graph.iter_links(node) for link in links.links]
-    yield from (symbol for symbol in symbols if isinstance(symbol, Definition) and symbol.name.endswith(SUFFIX))
-    if graph.ours(AUTO_CLASS) in symbols:
-        known = graph.configurations(node.module.source)
-        yield from (known[word] for word in dict.fromkeys(graph.words(node)) if word in known)
 
 
 # -- strings -----------------------------------------------------------------------------------------------------------

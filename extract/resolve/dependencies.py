@@ -28,7 +28,6 @@ from extract.resolve.standins import (
     find_operator,
     replacement_module,
 )
-from extract.sources import PackageSource
 from lemur_core.source.facts import (
     ASSIGN,
     AT_CALL,
@@ -50,9 +49,6 @@ _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
 _TORCH_OPS = frozenset(
     "aten prims quantized profiler c10d symm_mem higher_order loaded_libraries load_library".split()  # noqa: SIM905
 )
-#: End of the names of configuration classes.
-SUFFIX = "Config"
-_TYPED = re.compile(rb'^class (\w+)|^    model_type(?:\s*:[^=\n]*)?\s*=\s*"(\w+)"', re.MULTILINE)
 
 
 class RegistrySymbol(NamedTuple):
@@ -113,33 +109,12 @@ class Problem(NamedTuple):
     detail: str
 
 
-class How(StrEnum):
-    """How a name was resolved, with the confidence of that; the most certain first."""
-
-    SAME_FILE = "same file, 1.00"
-    DIRECT_IMPORT = "direct import, 1.00"
-    RE_EXPORT = "re-export, 1.00"
-    QUALIFIED = "qualified name, 1.00"
-    STAR = "star import, 0.95"
-    COMPUTED_STAR = "star import of a computed __all__, 0.80"
-    LAZY_PACKAGE = "lazy package, 0.90"
-    STAND_IN = "stand-in, 0.90"
-    REGISTRY = "registry, 0.80"
-    HEURISTIC = "heuristic, 0.50"
-
-    @property
-    def confidence(self) -> float:
-        """In 0..1."""
-        return float(self.rpartition(" ")[2])
-
-
 class NameLink(NamedTuple):
     """A read of a name and its target: the symbol represents the name and `consumed` attributes after it."""
 
     use: Use
     symbol: Symbol
     consumed: int
-    how: How
 
 
 #: What makes the object for a symbol of each kind.
@@ -155,6 +130,7 @@ class StatementLinks:
     """Everything that one statement depends on."""
 
     links: list[NameLink] = field(default_factory=list)
+    guessed: list[str] = field(default_factory=list)  # names that a star import of a computed `__all__` may bind
     notes: list[tuple[Use, Target | None]] = field(default_factory=list)  # names that only annotations use
     dropped: list[Decorator] = field(default_factory=list)  # decorators left out
     absent: list[tuple[Decorator, OptionalPackage]] = field(default_factory=list)  # decorators of absent packages
@@ -173,7 +149,6 @@ class DependencyGraph:
         self.library = library
         self.registries = Registries(library, index)
         self.registrations = Registrations(library)
-        self._configurations: dict[str, dict[str, Definition]] = {}
         self._links: dict[tuple[Module, int, frozenset[int]], StatementLinks] = {}
         self._block_links: dict[tuple[Module, int], StatementLinks] = {}
         self._members: dict[Symbol, tuple[StatementNode, ...]] = {}
@@ -203,21 +178,6 @@ class DependencyGraph:
             if isinstance(target, Definition):
                 symbols[name] = self.symbol(target)
         return symbols
-
-    def configurations(self, source: PackageSource) -> Mapping[str, Definition]:
-        """Return the configurations of a source that have a model type, by model type; the first by path wins.
-
-        For example, `GateConfig` with the model type "gate".
-        """
-        if source.name not in self._configurations:
-            found = self._configurations[source.name] = {}
-            for module in [module for module in self.library.by_path.values() if module.source is source]:
-                name = ""
-                for kind, typed in _TYPED.findall(source.read_text(module.file)):
-                    name = kind.decode() or name
-                    if typed and name.endswith(SUFFIX):
-                        found.setdefault(typed.decode(), Definition(module, name))
-        return self._configurations[source.name]
 
     # -- links ---------------------------------------------------------------------------------------------------
 
@@ -320,7 +280,7 @@ class DependencyGraph:
         target, consumed = self.library.lookup(module, use.name) if target is None else target, 0
         while isinstance(target, Module) and consumed < len(use.attributes):
             if use.attributes[consumed] == FileName().name:
-                result.links.append(NameLink(use, FileName(), consumed + 1, How.SAME_FILE))
+                result.links.append(NameLink(use, FileName(), consumed + 1))
                 return
             inner = self.library.lookup(target, use.attributes[consumed])
             if isinstance(inner, Missing) and find_operator(use.attributes[consumed]) is not None:
@@ -336,8 +296,10 @@ class DependencyGraph:
             result.links.append(native) if isinstance(native, NameLink) else result.problems.append(native)
             return
         if isinstance(target, Definition):
-            how = self._find_how(module, use, target, consumed, alias)
-            result.links.append(NameLink(use, self.symbol(target), consumed, how))
+            result.links.append(NameLink(use, self.symbol(target), consumed))
+            starred = alias is None and not consumed and not module.find_binders(use.name)
+            if starred and target.module is not module and self.library.is_guessed(module, use.name):
+                result.guessed.append(use.name)
         elif isinstance(target, External):
             if (package := _read_operator(use, target)[:1]) and package[0] in RUNTIME:
                 result.glue.append(Import(package[0], "", False, package[0]))  # the import registers its operators
@@ -351,10 +313,10 @@ class DependencyGraph:
             what = f"{_locate(module, use)}: module {use.name} is used as a value while it is imported"
             result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
         elif isinstance(target, Module):
-            result.links.append(NameLink(use, ModuleValue(target), consumed, How.HEURISTIC))
+            result.links.append(NameLink(use, ModuleValue(target), consumed))
         elif use.when == AT_CALL and use.local < 0 and self.library.lacks(module, use.name):
             # The original fails here, too, but perhaps in a branch that never runs, so this does not reject the class.
-            result.links.append(NameLink(use, Undefined(use.name), 0, How.SAME_FILE))
+            result.links.append(NameLink(use, Undefined(use.name), 0))
         elif module.find_binders(use.name) or use.local >= 0:
             what = f"{_locate(module, use)}: {'.'.join((use.name, *use.attributes))}: {target.where}"
             result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, what))
@@ -396,32 +358,12 @@ class DependencyGraph:
         """Return one of our replacements as a symbol."""
         return Definition(replacement_module(self.library, replacement.file), replacement.name)
 
-    def _find_how(self, module: Module, use: Use, target: Definition, consumed: int, alias: Alias | None) -> How:
-        if target.module is module:
-            return How.SAME_FILE
-        if target.module.source.name == SOURCE_NAME:
-            return How.STAND_IN
-        if consumed:
-            return How.QUALIFIED
-        binders = module.find_binders(use.name) if alias is None else ()
-        if not binders and alias is None:
-            if module.find_binders(use.name, "types"):
-                return How.LAZY_PACKAGE
-            return How.COMPUTED_STAR if self.library.is_guessed(module, use.name) else How.STAR
-        imported = alias or next(a for a in binders[-1].aliases if a.bound == use.name)
-        dotted = self.library.absolute_name(module, imported)
-        if dotted == target.module.name:
-            return How.DIRECT_IMPORT
-        # The path from the imported module's name to its file is only a guess at the installed layout.
-        guessed = dotted is None or self.library.find_module(module, dotted) is None
-        return How.HEURISTIC if guessed and imported.name and target.name == imported.name else How.RE_EXPORT
-
     # -- outside the corpus --------------------------------------------------------------------------------------
 
     def _link_external(
         self, module: Module, use: Use, target: External, consumed: int, alias: Alias | None
     ) -> list[NameLink]:
-        optional = NameLink(use, OptionalPackage(target.package, use.name), consumed, How.DIRECT_IMPORT)
+        optional = NameLink(use, OptionalPackage(target.package, use.name), consumed)
         if target.optional:
             return [optional]
         binders = module.find_binders(use.name)
@@ -429,10 +371,10 @@ class DependencyGraph:
             # Reached through an attribute of another module or a star import: imported from where it is defined.
             name = target.name or target.package.rpartition(".")[2]
             bound = name if consumed or alias is None else alias.bound
-            return [NameLink(use, Import(target.package, target.name, True, bound), consumed, How.QUALIFIED)]
+            return [NameLink(use, Import(target.package, target.name, True, bound), consumed)]
         if self._is_absent(module, use.name, target):
             return [optional]
-        return [NameLink(use, symbol, 0, How.DIRECT_IMPORT) for symbol in self._list_imports(module, use, target)]
+        return [NameLink(use, symbol, 0) for symbol in self._list_imports(module, use, target)]
 
     def _list_imports(self, module: Module, use: Use, chosen: External) -> list[Import]:
         """Return the imports that a use of a name needs: `torch.utils.checkpoint.x` needs that submodule, too."""
@@ -502,9 +444,9 @@ class DependencyGraph:
         """Return the link to our operator; without one, what is called later fails then, as where nobody built it."""
         operator_replacement = find_operator(operator)
         if operator_replacement is not None:
-            return NameLink(use, self.ours(operator_replacement), consumed, How.STAND_IN)
+            return NameLink(use, self.ours(operator_replacement), consumed)
         if extension and use.when == AT_CALL:
-            return NameLink(use, OptionalPackage(extension, use.name), consumed, How.HEURISTIC)
+            return NameLink(use, OptionalPackage(extension, use.name), consumed)
         name = ".".join((use.name, *use.attributes[:consumed]))
         return Problem(Reason.NATIVE_OP, f"{name} is a compiled operator without a replacement")
 

@@ -49,8 +49,12 @@ def chat(number: int) -> Row:
 def block(number: int) -> Row:
     row: Row = dict.fromkeys(Block.model_fields)
     texts = {name: f"{name} {number}" for name in ("block", "name", "qualname", "source", "path", "category", "swhid")}
-    lists = {"requires": [f"p{k}" for k in range(number)], "resolutions": []}
-    return row | texts | lists | {"start_line": 1, "end_line": 2, "level": "forward", "license": "MIT", "digest": SHA}
+    requires = [f"p{k}" for k in range(number)]
+    return (
+        row
+        | texts
+        | {"requires": requires, "start_line": 1, "end_line": 2, "level": "forward", "license": "MIT", "digest": SHA}
+    )
 
 
 def make_folder(folder: Path, sizes: dict[str, int]) -> list[Table]:
