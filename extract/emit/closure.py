@@ -207,7 +207,6 @@ def _list_new_entries(closure: Closure, graph: DependencyGraph) -> list[Entry]:
 # and
 # `dynamic` says so.
 
-_MOST_LISTED = 12  # entries that a container lacks
 _SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
 _SEARCHES = {
     "globals": "looks a name of its file up by a computed string",
@@ -312,8 +311,7 @@ def _names_in(text: str) -> list[str]:
 def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
     """Add the statements that fill the containers of the closure, and of what those need.
 
-    In files that the block's own does not import (a folder that is imported by computed names), they are those that
-    register what the closure names. An entry that cannot be added is left out and noted in `dynamic` of the closure.
+    An entry that cannot be added is left out and noted in `dynamic` of the closure.
     """
     done: set[Symbol] = set()
     while symbols := [symbol for symbol in closure.symbols if symbol not in done]:
@@ -329,22 +327,6 @@ def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
                     missing[why] += 1
                 else:
                     closure.fillings.setdefault(container, []).append(closure.nodes[filling.key])
-            outside: dict[str, None] = {}
-            unimported = graph.registrations.list_unimported(container, closure.root.module)
-            words = {word for node in closure.nodes.values() for word in graph.words(node)} if unimported else set()
-            for filling in unimported:
-                keys = {key for index in filling.decorators for key in filling.statement.decorators[index].keys}
-                before = closure.nodes.get(filling.key, filling)
-                node = filling._replace(decorators=filling.decorators | before.decorators)
-                if keys & words and not try_to_collect(closure, graph, [], [node]):
-                    closure.fillings.setdefault(container, []).append(closure.nodes[filling.key])
-                else:
-                    outside[", ".join(sorted(keys)) or filling.statement.binds[0]] = None
-            if outside:
-                note = (
-                    f"{container.name} lacks {plural(len(outside), 'entry', 'entries')} of files that its own file does"
-                )
-                closure.dynamic[f"{note} not import: {shorten(outside, _MOST_LISTED)}"] = None
             for why, number in missing.items():
                 closure.dynamic[f"{container.name} lacks {plural(number, 'entry', 'entries')}: {why}"] = None
 

@@ -3,9 +3,7 @@
 Each statement is linked once; all blocks that need it share the result.
 """
 
-import ast
 import re
-import textwrap
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -42,8 +40,8 @@ from lemur_core.source.facts import (
     Statement,
     Use,
 )
-from lemur_core.source.scopes import BUILTINS, import_aliases
-from lemur_core.source.text import Import, parse_code
+from lemur_core.source.scopes import BUILTINS
+from lemur_core.source.text import Import
 
 _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
 _TORCH_OPS = frozenset(
@@ -82,13 +80,7 @@ class ModuleValue(NamedTuple):
         return self.module.name.rpartition(".")[2]
 
 
-class FileName(NamedTuple):
-    """The `__name__` of a module, which its definitions have as their `__module__`: in a block that of the file."""
-
-    name: str = "__name__"
-
-
-Symbol = Definition | Import | RegistrySymbol | OptionalPackage | Undefined | ModuleValue | FileName
+Symbol = Definition | Import | RegistrySymbol | OptionalPackage | Undefined | ModuleValue
 
 
 class Reason(StrEnum):
@@ -223,12 +215,6 @@ class DependencyGraph:
                 # An import in a function is often optional: only what the metadata names becomes a requirement.
                 if is_stated(target_of_local.package, module.source.requires):
                     result.requires.add(self.library.import_name(module.source, target_of_local.package))
-            elif isinstance(target_of_local, Missing):
-                if not entry.guarded and _runs_at_once(module, statement, entry.alias):
-                    dotted = ".".join(filter(None, (entry.alias.module, entry.alias.name)))
-                    reason = Reason.NATIVE_OP if is_extension(dotted) else Reason.UNRESOLVED_IMPORT
-                    where = f"{_locate(module, statement)}: {dotted}: {target_of_local.where}"
-                    result.problems.append(Problem(reason, where))
             elif isinstance(target_of_local, Definition) and not entry.stand_alone:
                 result.glue.append(self.symbol(target_of_local))
                 if entry.is_global or entry.in_class:
@@ -279,9 +265,6 @@ class DependencyGraph:
     ) -> None:
         target, consumed = self.library.lookup(module, use.name) if target is None else target, 0
         while isinstance(target, Module) and consumed < len(use.attributes):
-            if use.attributes[consumed] == FileName().name:
-                result.links.append(NameLink(use, FileName(), consumed + 1))
-                return
             inner = self.library.lookup(target, use.attributes[consumed])
             if isinstance(inner, Missing) and find_operator(use.attributes[consumed]) is not None:
                 break  # a compiled operator: `_native_link` replaces it, although its module lacks the name
@@ -467,10 +450,8 @@ class DependencyGraph:
         if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
             return True
         target, rest = self.library.follow(module, chain)
-        if not isinstance(target, Definition):
+        if not isinstance(target, Definition) or rest:
             return False
-        if rest:
-            return len(rest) == 1 and self.registrations.has_registering_method(target, rest[0])
         return all(s.kind == FUNCTION and s.registers for s in target.module.find_binders(target.name))
 
     def _is_absent(self, module: Module, name: str, target: External) -> bool:
@@ -500,26 +481,6 @@ def _read_operator(use: Use, target: Target) -> tuple[str, ...]:
     """Return namespace and name of the operator in `torch.ops.NAMESPACE.NAME`; empty for anything else."""
     torch = isinstance(target, External) and target.binding_module == "torch"
     return use.attributes[1:3] if torch and use.attributes[:1] == ("ops",) and len(use.attributes) > 2 else ()
-
-
-def _runs_at_once(module: Module, statement: Statement, alias: Alias) -> bool:
-    """Return whether a statement imports a name as the file is imported, whatever it holds: on a line with others, or
-    in the body of a class.
-    """
-    if statement.kind == FUNCTION:
-        return False
-    text = module.text[statement.start : statement.end].decode("utf-8", "replace")
-    try:
-        waiting = parse_code(textwrap.dedent(text)).body
-    except SyntaxError:  # a string of several lines inside a block: nothing is known
-        return False
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.ClassDef):
-            waiting += node.body
-        elif isinstance(node, ast.Import | ast.ImportFrom) and alias in import_aliases(node):
-            return True
-    return False
 
 
 def _locate(module: Module, at: Statement | Use) -> str:

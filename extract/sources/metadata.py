@@ -8,7 +8,6 @@ The roots of a project are its folders for `sys.path`, and folders that become a
     package-dir = {"" = "lib"}                       ("lib", "")
     packages = [{include = "acme", from = "lib"}]    ("lib", "")
     package_dir={"acme": "source"}                   ("source", "acme")
-    packages.find.include = ["acme.*"]               ("acme", "acme"), for a namespace: a folder without `__init__.py`
 
 A project that states nothing may have a folder `src`, for which all build tools look.
 """
@@ -153,7 +152,6 @@ _RENAMED = (
     "hatch.build.force-include",
 )
 _LISTED = ("hatch.build.targets.wheel.packages", "hatch.build.packages", "scikit-build.wheel.packages")
-_NAMED = ("setuptools.packages", "setuptools.packages.find.include", "flit.module.name", "uv.build-backend.module-name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ class _Settings:
     def roots(self) -> Roots:
         """Return where the project has its packages, as folders relative to the source."""
         folders: dict[str, str] = {}
-        for path, package in [*(list(self._list_roots()) or [("src", "")]), *self._list_namespaces()]:
+        for path, package in list(self._list_roots()) or [("src", "")]:
             where = "/".join(part for part in PurePosixPath(self.folder, path).parts if part != ".")
             if ".." not in PurePosixPath(where).parts and (where or package):
                 folders.setdefault(where, package.replace("/", "."))
@@ -230,25 +228,6 @@ class _Settings:
         for setting in _RENAMED:
             yield from ((path, package) for path, package in self._tool(setting).items() if isinstance(package, str))
         yield from ((path.rpartition("/")[0], "") for path in self._tool_strings(_LISTED) if "/" in path.strip("/"))
-
-    def _list_namespaces(self) -> Iterator[tuple[str, str]]:
-        """Yield folders that may be namespaces: they lead the name of a package, or are like the project's.
-
-        `acme` of the packages `acme.nets` or `acme*`, and `acme/nets` of the project `acme-nets`.
-        """
-        stated = [
-            _find(self.config, "options", "packages"),
-            _find(self.config, "options.packages.find", "include"),
-            self.script.get("packages"),
-            *(entry.get("include") for entry in self._poetry_packages() if "from" not in entry),
-        ]
-        for name in [*self._tool_strings(_NAMED), *(name for names in stated for name in _strings(names))]:
-            top = re.split(r"[./*]", name)[0]
-            if top.isidentifier():
-                yield top, top
-        for project in _strings([self.project.get("name"), _find(self.config, "metadata", "name")]):
-            folder = re.sub("[-.]", "/", project)
-            yield folder, folder
 
     def _tool(self, setting: str) -> Mapping[str, object]:
         return _table(self.pyproject, "tool", *setting.split("."))
