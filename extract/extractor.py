@@ -46,7 +46,7 @@ from manifests.provenance import is_guess
 from manifests.records.corpus import load_corpus
 
 DISCOVERY_VERSION = 4
-_CLASS = re.compile(rb"\bclass\s+([^\s(:\[]+)")
+_CLASS = re.compile(rb"\bclass\s+(?=([^\s(:\[]+))")  # the name is not consumed: a comment may end with `class`
 _MAX_LISTED = 3  # files that are not Python, listed by name
 _FEW = 5  # maximum number of ambiguous names to list
 

@@ -156,11 +156,6 @@ def _link(closure: Closure, graph: DependencyGraph, node: StatementNode) -> Iter
     for links in graph.iter_links(node):
         closure.problems.update(dict.fromkeys(links.problems))
         closure.requires |= links.requires
-        closure.dynamic |= {
-            f"{node.module.source.name} {node.module.file.path}: {name} comes with `import *`, if the `__all__` there,"
-            " which is computed, has it": None
-            for name in links.guessed
-        }
         yield from (link.symbol for link in links.links)
         yield from links.glue
         yield from (target for target in links.alias_links if target is not None)

@@ -122,7 +122,6 @@ class StatementLinks:
     """Everything that one statement depends on."""
 
     links: list[NameLink] = field(default_factory=list)
-    guessed: list[str] = field(default_factory=list)  # names that a star import of a computed `__all__` may bind
     notes: list[tuple[Use, Target | None]] = field(default_factory=list)  # names that only annotations use
     dropped: list[Decorator] = field(default_factory=list)  # decorators left out
     absent: list[tuple[Decorator, OptionalPackage]] = field(default_factory=list)  # decorators of absent packages
@@ -280,9 +279,6 @@ class DependencyGraph:
             return
         if isinstance(target, Definition):
             result.links.append(NameLink(use, self.symbol(target), consumed))
-            starred = alias is None and not consumed and not module.find_binders(use.name)
-            if starred and target.module is not module and self.library.is_guessed(module, use.name):
-                result.guessed.append(use.name)
         elif isinstance(target, External):
             if (package := _read_operator(use, target)[:1]) and package[0] in RUNTIME:
                 result.glue.append(Import(package[0], "", False, package[0]))  # the import registers its operators

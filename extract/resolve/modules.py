@@ -518,17 +518,6 @@ class CorpusIndex:
             self._exports[key] = names, is_open
         return self._exports[key]
 
-    def is_guessed(self, module: Module, name: str) -> bool:
-        """Return whether a file has a name from a star import of a file that computes its `__all__`."""
-        for statement in module.list_stars():
-            if self._through_star(module, statement, name) is not None:
-                holder = self.resolve_alias(module, statement.aliases[0])
-                if not isinstance(holder, Module):
-                    return False
-                is_computed = holder.facts.exports is not None and name not in self.list_exports(holder)[0]
-                return is_computed or (not holder.find_binders(name) and self.is_guessed(holder, name))
-        return False
-
     def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
         """Return the names that a star import of a module binds."""
         exports, is_open = self.list_exports(module)
