@@ -316,11 +316,9 @@ class CorpusIndex:
         own = self.modules.get((source.name, dotted))
         installed = self.is_runtime(top) or is_stated(top, source.requires) or (dotted == top and is_known(top))
         folders = None if relative or installed else self._in_folders.get(source.name)
-        above = (
-            folders.find_nearest(importer, dotted, packages=False)
-            if folders is not None and not _is_installed(importer)
-            else None
-        )
+        # If the build settings say where a file is imported from, its folder is on no `sys.path`.
+        stated = any(importer.file.path.startswith(f"{folder}/") for folder, _ in source.roots if folder)
+        above = folders.find_nearest(importer, dotted, packages=False) if folders is not None and not stated else None
         if own is not None or above is not None:
             return above or own
         if top in self.runtime:
@@ -569,11 +567,6 @@ def _is_visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
 def is_extension(dotted: str) -> bool:
     """Return whether a module that has no file is named as compiled extensions are."""
     return _EXTENSION.fullmatch(dotted.rpartition(".")[2]) is not None
-
-
-def _is_installed(module: Module) -> bool:
-    """Return whether the build settings say where a file is imported from: its folder is on no `sys.path` then."""
-    return any(module.file.path.startswith(f"{folder}/") for folder, _ in module.source.roots if folder)
 
 
 class FolderNames:

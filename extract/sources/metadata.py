@@ -220,7 +220,8 @@ class _Settings:
         for renamed in (self._tool("setuptools.package-dir"), configured, _table(self.script, "package_dir")):
             yield from ((path, str(package)) for package, path in renamed.items() if isinstance(path, str))
         yield from ((path, "") for path in _strings(_find(self.config, "options.packages.find", "where")))
-        for entry in self._poetry_packages():
+        entries = self._tool("poetry").get("packages")
+        for entry in map(_table, entries) if isinstance(entries, list) else ():
             below, package = entry.get("from"), entry.get("to")
             if isinstance(below, str):
                 yield below, package if isinstance(package, str) else ""
@@ -235,10 +236,6 @@ class _Settings:
     def _tool_strings(self, settings: Iterable[str]) -> Iterator[str]:
         for setting in settings:
             yield from _strings(_find(self.pyproject, "tool", *setting.split(".")))
-
-    def _poetry_packages(self) -> list[Mapping[str, object]]:
-        entries = self._tool("poetry").get("packages")
-        return [_table(entry) for entry in entries] if isinstance(entries, list) else []
 
 
 def _read_setup_script(text: str) -> dict[str, object]:
