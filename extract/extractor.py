@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,6 +46,7 @@ from manifests.provenance import is_guess
 from manifests.records.corpus import load_corpus
 
 DISCOVERY_VERSION = 4
+_CLASS = re.compile(rb"\bclass\s+(?=([^\s(:\[]+))")  # the name is not consumed: a comment may end with `class`
 _MAX_LISTED = 3  # files that are not Python, listed by name
 _FEW = 5  # maximum number of ambiguous names to list
 
@@ -143,12 +145,16 @@ class BlockExtractor:
 
     def _list_defining(self, names: Iterable[str]) -> list[Module]:
         """Return the files whose text has classes of these names, bare or qualified."""
-        words = "|".join({re.escape(name.rpartition(".")[2]) for name in names})
-        defines = re.compile(rf"\bclass\s+(?:{words})\b".encode())
-        return [module for module in self._list_scope() if defines.search(module.text)]
+        wanted = {name.rpartition(".")[2].encode() for name in names}
+        return [module for module, classes in self._named.items() if not wanted.isdisjoint(classes)]
+
+    @cached_property
+    def _named(self) -> dict[Module, set[bytes]]:
+        """The words behind `class` in the text of each file in scope."""
+        return {module: set(_CLASS.findall(module.text)) for module in self._list_scope()}
 
     def _explain(self, name: str) -> str:
-        return Hierarchy(self.library).explain_absence(self._read(self._list_defining([name])), name)
+        return Hierarchy(self.library).explain_absence(self._list_defining([name]), name)
 
     def _read(self, modules: list[Module]) -> list[Module]:
         """Index files, and return them."""

@@ -80,22 +80,10 @@ class PendingBlock:
     arguments_from: ArgumentsFrom | None = None
 
     @property
-    def packages(self) -> Mapping[str, str]:
-        """The requirement of each package that an emitted block imports."""
-        assert self.emitted is not None
-        return self.emitted.packages
-
-    @property
-    def places(self) -> Mapping[str, tuple[str, str]]:
-        """Source and path of each name that the file of an emitted block defines."""
-        assert self.emitted is not None
-        return self.emitted.places
-
-    @property
-    def code(self) -> str:
+    def closed(self) -> Emitted:
         """The closed file of an emitted block."""
         assert self.emitted is not None
-        return self.emitted.code
+        return self.emitted
 
     def result(self) -> Result:
         """Return the row of the block, with what its spec is made from."""
@@ -121,7 +109,6 @@ class PendingBlock:
             swhid=f"swh:1:cnt:{target.module.file.blob}",
             license=emitted.license if emitted else target.module.license,
             digest=source.digest,
-            resolutions=emitted.resolutions if emitted else (),
             dynamic="\n".join(emitted.dynamic) or None if emitted else None,
             arguments=verdict.arguments_text,
             observed=verdict.observed_text,
@@ -276,7 +263,7 @@ class StageContext:
             block.pair = BlockWithOriginal(
                 block=target.block,
                 name=target.name,
-                code=block.code,
+                code=block.closed.code,
                 module=target.stem,
                 original=target.name,
                 origin=self.library.list_packages(target.module.source),
@@ -292,8 +279,7 @@ def validate(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     """Find the level that each block reaches; those that compile are executed with all requirements installed."""
     facts, options = context.facts, context.facts.options
     for block in blocks:
-        assert block.emitted is not None
-        block.verdict = check_text(block.emitted, options.level)
+        block.verdict = check_text(block.closed, options.level)
     ready = _by_id(block for block in blocks if block.verdict.level == "compiled")
     if not ready or not at_least(options.level, "executed"):
         return
@@ -357,7 +343,7 @@ def _define(
     larger: dict[str, Emitted] = {}
     available = frozenset().union(*context.packages.values())
     for key, block in blocks.items():
-        companions = [item for item in choose(block) if item["name"] not in block.places]
+        companions = [item for item in choose(block) if item["name"] not in block.closed.places]
         emitted = context.finder.emit_with(block.target, companions) if companions else None
         emitted = _drop_others(emitted, context.runtime.without_package)
         if emitted is not None and emitted.packages.keys() <= available:
@@ -384,7 +370,9 @@ def _request(block: PendingBlock, context: StageContext) -> SearchRequest:
     """Return the request for a file to run, with the corpus's hints about its arguments if these are searched."""
     target = block.target
     hints = context.hints(target) if at_least(context.facts.options.level, "constructed") else None
-    return SearchRequest(block.code, target.name, context.library.list_packages(target.module.source), hints=hints)
+    return SearchRequest(
+        block.closed.code, target.name, context.library.list_packages(target.module.source), hints=hints
+    )
 
 
 def compare(blocks: Sequence[PendingBlock], context: StageContext) -> None:
@@ -438,11 +426,10 @@ def rebuild(blocks: Sequence[PendingBlock], context: StageContext) -> None:
     requests = {}
     runtime = context.sandbox.get("runtime", ())
     for key, (block, graphs) in traced.items():
-        assert block.emitted is not None
         start, end = block.target.lines
         about: dict[str, Any] = {"name": block.target.name, "path": block.target.module.file.path}
-        about |= {"start_line": start, "end_line": end, "license": block.emitted.license}
-        names = positional_names(read_outline(block.code).method(block.target.name, "forward"))
+        about |= {"start_line": start, "end_line": end, "license": block.closed.license}
+        names = positional_names(read_outline(block.closed.code).method(block.target.name, "forward"))
         requests[key] = make_request(key, about, store_graphs(graphs, names), context.pair(block).run(runtime))
     for key, answer in rebuild_all(requests, context.index, **context.sandbox):
         block, graphs = traced[key]

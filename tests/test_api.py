@@ -262,7 +262,7 @@ def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(extract.interface, "extract_to", stop)
     options = extract.ExtractOptions(
-        repositories=("r",), paths=("p",), symbols=("s",), limit=1, start_from="x", index="skip", level="forward",
+        paths=("p",), symbols=("s",), limit=1, start_from="x", index="skip", level="forward",
         retry_failed=True, fidelity=True, seed=1, chat=True, chat_max_tokens=9, unsafe_no_sandbox=True,
     )  # fmt: skip
     for given in ({"corpus": "c", "names": ["n"], "options": options, "jobs": 2}, {}):
@@ -272,7 +272,7 @@ def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch:
     assert (run.corpus, run.sources, run.jobs, run.unsafe_no_sandbox) == ("c", ("a",), 2, True)
     assert (run.index, run.level, run.retry_failed, run.fidelity, run.seed) == ("skip", "forward", True, True, 1)
     scope = run.selection
-    assert (scope.names, scope.repositories, scope.paths, scope.symbols) == (("n",), ("r",), ("p",), ("s",))
+    assert (scope.names, scope.paths, scope.symbols) == (("n",), ("p",), ("s",))
     assert (scope.limit, scope.start_from) == (1, "x")
     assert run.parameters()["chat"] == {"max_tokens": 9}
     assert plain.parameters()["chat"] is None

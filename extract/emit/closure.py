@@ -25,9 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extract.resolve.dependencies import (
-    SUFFIX,
     DependencyGraph,
-    How,
     Problem,
     Reason,
     RegistrySymbol,
@@ -38,7 +36,7 @@ from extract.resolve.dependencies import (
 from extract.resolve.discover import TargetClass, find_class_facts
 from extract.resolve.modules import Definition, Module
 from extract.resolve.registrations import Entry, NodeKey, StatementNode, post_order
-from extract.resolve.standins import AUTO_CLASS, SOURCE_NAME
+from extract.resolve.standins import SOURCE_NAME
 from extract.sources import PackageSource
 from lemur_core.files.markdown import plural
 from lemur_core.source.changes import DynamicLookup, build_pattern
@@ -158,12 +156,6 @@ def _link(closure: Closure, graph: DependencyGraph, node: StatementNode) -> Iter
     for links in graph.iter_links(node):
         closure.problems.update(dict.fromkeys(links.problems))
         closure.requires |= links.requires
-        closure.dynamic |= {
-            f"{node.module.source.name} {node.module.file.path}: {link.use.name} comes with `import *`, if the"
-            " `__all__` there, which is computed, has it": None
-            for link in links.links
-            if link.how is How.COMPUTED_STAR
-        }
         yield from (link.symbol for link in links.links)
         yield from links.glue
         yield from (target for target in links.alias_links if target is not None)
@@ -210,7 +202,6 @@ def _list_new_entries(closure: Closure, graph: DependencyGraph) -> list[Entry]:
 # and
 # `dynamic` says so.
 
-_MOST_LISTED = 12  # entries that a container lacks
 _SURE_LETTERS = 3  # minimum of known letters and digits in a computed string for all names that match it to be included
 _SEARCHES = {
     "globals": "looks a name of its file up by a computed string",
@@ -222,34 +213,9 @@ _SEARCHES = {
 
 def resolve_lookups(closure: Closure, graph: DependencyGraph) -> None:
     """Add the definitions that the statements of a closure without problems look up as they run."""
-    _add_configurations(closure, graph)
     _add_by_strings(closure, graph)
     _fill_containers(closure, graph)
     _add_by_strings(closure, graph)  # the fillings may look names up, too, and bring further strings
-
-
-# -- configurations ----------------------------------------------------------------------------------------------------
-
-
-def _add_configurations(closure: Closure, graph: DependencyGraph) -> None:
-    """Add the configurations referred to by model type."""
-    # Each configuration may name further ones, so this repeats until nothing is new.
-    seen = 0
-    while len(closure.nodes) > seen:
-        fresh, seen = list(closure.nodes.values())[seen:], len(closure.nodes)
-        for config in [config for node in fresh for config in _list_configurations(graph, node)]:
-            try_to_collect(closure, graph, [config])
-
-
-def _list_configurations(graph: DependencyGraph, node: StatementNode) -> Iterator[Definition]:
-    """Yield the configurations that a class names, directly or by model type where it looks them up by type."""
-    if node.statement.kind != CLASS:
-        return
-    symbols = [link.symbol for links in graph.iter_links(node) for link in links.links]
-    yield from (symbol for symbol in symbols if isinstance(symbol, Definition) and symbol.name.endswith(SUFFIX))
-    if graph.ours(AUTO_CLASS) in symbols:
-        known = graph.configurations(node.module.source)
-        yield from (known[word] for word in dict.fromkeys(graph.words(node)) if word in known)
 
 
 # -- strings -----------------------------------------------------------------------------------------------------------
@@ -340,8 +306,7 @@ def _names_in(text: str) -> list[str]:
 def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
     """Add the statements that fill the containers of the closure, and of what those need.
 
-    In files that the block's own does not import (a folder that is imported by computed names), they are those that
-    register what the closure names. An entry that cannot be added is left out and noted in `dynamic` of the closure.
+    An entry that cannot be added is left out and noted in `dynamic` of the closure.
     """
     done: set[Symbol] = set()
     while symbols := [symbol for symbol in closure.symbols if symbol not in done]:
@@ -357,22 +322,6 @@ def _fill_containers(closure: Closure, graph: DependencyGraph) -> None:
                     missing[why] += 1
                 else:
                     closure.fillings.setdefault(container, []).append(closure.nodes[filling.key])
-            outside: dict[str, None] = {}
-            unimported = graph.registrations.list_unimported(container, closure.root.module)
-            words = {word for node in closure.nodes.values() for word in graph.words(node)} if unimported else set()
-            for filling in unimported:
-                keys = {key for index in filling.decorators for key in filling.statement.decorators[index].keys}
-                before = closure.nodes.get(filling.key, filling)
-                node = filling._replace(decorators=filling.decorators | before.decorators)
-                if keys & words and not try_to_collect(closure, graph, [], [node]):
-                    closure.fillings.setdefault(container, []).append(closure.nodes[filling.key])
-                else:
-                    outside[", ".join(sorted(keys)) or filling.statement.binds[0]] = None
-            if outside:
-                note = (
-                    f"{container.name} lacks {plural(len(outside), 'entry', 'entries')} of files that its own file does"
-                )
-                closure.dynamic[f"{note} not import: {shorten(outside, _MOST_LISTED)}"] = None
             for why, number in missing.items():
                 closure.dynamic[f"{container.name} lacks {plural(number, 'entry', 'entries')}: {why}"] = None
 

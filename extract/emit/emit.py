@@ -34,8 +34,6 @@ from extract.emit.render import (
 )
 from extract.resolve.dependencies import (
     DependencyGraph,
-    FileName,
-    How,
     ModuleValue,
     OptionalPackage,
     Reason,
@@ -70,7 +68,6 @@ class Emitted:
     files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was extracted from
     licenses: tuple[str, ...]  # of these files
     license: str  # of the block's own file, and of others that state one themselves
-    resolutions: tuple[str, ...]  # where each name was resolved, how, and with which confidence
     undefined: tuple[str, ...] = ()
     fault: str = ""  # why it does not compile
     dynamic: tuple[str, ...] = ()  # lookups at run time whose results cannot be known
@@ -180,7 +177,6 @@ class Emitter:
             files=tuple((m.source.name, m.file.path) for m in closure.modules),
             licenses=tuple(m.license for m in closure.modules),
             license=_license(closure),
-            resolutions=_resolutions(closure),
             undefined=undefined,
             fault=fault,
             dynamic=tuple(sorted(closure.dynamic)),
@@ -219,24 +215,6 @@ def _find_undefined(code: str) -> tuple[tuple[str, ...], frozenset[str]]:
         drop_unevaluated(tree)
     needed = find_undefined_names(tree) if names else names
     return tuple(sorted(needed)), frozenset(names.keys() - needed.keys())
-
-
-def _resolutions(closure: Closure) -> tuple[str, ...]:
-    """Describe each definition from another file: its location, the least certain link to it, and the confidence."""
-    ways: dict[str, How] = {}
-    for link in (link for _, links in closure.linked for link in links.links):
-        symbol, how = link.symbol, link.how
-        if isinstance(symbol, Import | OptionalPackage | Undefined | FileName) or how is How.SAME_FILE:
-            continue
-        if isinstance(symbol, RegistrySymbol):
-            how = How.REGISTRY
-        location = f"{symbol.module.source.name}::{symbol.module.name}.{symbol.name}"
-        if location not in ways or how.confidence < ways[location].confidence:
-            ways[location] = how
-    for entry in closure.entries.values():
-        if isinstance(entry, Definition):
-            ways[f"{entry.module.source.name}::{entry.module.name}.{entry.name}"] = How.REGISTRY
-    return tuple(f"{location} [{ways[location]}]" for location in sorted(ways))
 
 
 def _list_late_imports(closure: Closure, graph: DependencyGraph) -> set[Import]:

@@ -5,7 +5,6 @@ keep their original names if possible: the block's class always, then those used
 edited by offset, which preserves every other byte; LibCST would give the same text at a much higher cost.
 """
 
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from extract.emit.closure import Closure, StatementGroup, shorten
 from extract.resolve.dependencies import (
     DependencyGraph,
-    FileName,
     OptionalPackage,
     StatementLinks,
     Symbol,
@@ -30,9 +28,6 @@ from lemur_core.source.text import Edit, Import, apply, dedent
 
 #: Without a message: inside an f-string, Python before 3.12 allows no quotes.
 _NOT_RAISED = "ImportError()"
-_SEARCH = re.compile(
-    r"""(?<![\w.])(?:\w+\.)*find_spec\(\s*(['"])(?P<package>[A-Za-z]\w*)[\w.]*\1\s*,?\s*(?:(?:package\s*=\s*)?None\s*)?\)"""
-)
 
 
 @dataclass
@@ -86,9 +81,7 @@ def choose_names(closure: Closure, graph: DependencyGraph) -> BlockNames:
             continue
         # The statements of another file may mean the built-in.
         shadows_builtin = wanted in BUILTINS and several and symbol not in pinned
-        if isinstance(symbol, FileName):
-            names[symbol] = wanted  # Python's own
-        elif wanted in used or wanted in hidden.get(symbol, ()) or shadows_builtin:
+        if wanted in used or wanted in hidden.get(symbol, ()) or shadows_builtin:
             names[symbol] = fresh_name(wanted, used | taken_words)
         else:
             names[symbol] = wanted
@@ -161,19 +154,9 @@ class Renderer:
         """Return the text of one group, at the left margin."""
         wanted = {node.statement.number for node in group.nodes}
         if group.block >= 0:
-            text = dedent(self._block(group.module, group.block, wanted), len(_indent(group.module, group.start)))
-        else:
-            node = group.nodes[0]
-            text = dedent(self._statement(group.module, node.statement), node.statement.column)
-        return _SEARCH.sub(self._answer_search, text) if "find_spec" in text else text
-
-    def _answer_search(self, match: re.Match[str]) -> str:
-        """Let no search find what the file does not require: it would use it, while its imports are replaced."""
-        package = match["package"]
-        if self.graph.library.is_runtime(package) or package in self._required:
-            return match[0]
-        self.absent.add(package)
-        return "None"
+            return dedent(self._block(group.module, group.block, wanted), len(_indent(group.module, group.start)))
+        node = group.nodes[0]
+        return dedent(self._statement(group.module, node.statement), node.statement.column)
 
     # -- blocks --------------------------------------------------------------------------------------------------
 

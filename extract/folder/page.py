@@ -65,7 +65,7 @@ _PLACE = re.compile(r"^\S+ \S+:\d+: ")
 _COUNTED = ("block", "error_kind", "error", "lean_error", "n_lines", "lean_lines")
 _LISTED = ("block", "name", "source", "category", "level", "license", "fidelity", "n_lines", "lean_lines", "observed")
 #: Facts of a block that have views of their own or links, or are long.
-_APART = frozenset({"runs as", "shapes", "also", "file", "inferred"})
+_APART = frozenset({"runs as", "shapes", "also", "file"})
 
 
 def overview(folder: Path, manifest: Manifest) -> frame.Page:

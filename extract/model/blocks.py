@@ -247,7 +247,6 @@ def _list_links(
 
 _MAX_ITEMS = 8
 _LONG = 2_000  # lines
-_SURE = ", 1.00]"  # end of a resolution without doubt
 _ORIGINS: Mapping[str, str] = {
     "default": "none are needed",
     "recorded": "recorded in a running model",
@@ -302,7 +301,6 @@ def list_facts(
         requires = needs.requires if needs and "requires" in needs.model_fields_set else row.requires
         yield "requires", ", ".join(requires) or "nothing"
         yield "with", further
-        yield "inferred", [way for way in row.resolutions if not way.endswith(_SURE)]
         yield "dynamic", row.dynamic.splitlines() if row.dynamic else None
         hint = "; printed below is its lean form" if _is_long(row) else ""
         yield "file", f"{row.file} ({plural(row.n_lines or 0, 'line')}){hint}"

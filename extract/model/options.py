@@ -20,7 +20,6 @@ class ExtractOptions:
     """Choose which classes become blocks, and how far each of them is validated.
 
     Args:
-        repositories: take only classes of these sources, with or without their version.
         paths: take only classes in these files or folders of their source; patterns are allowed.
         symbols: take only classes whose bare or qualified name matches one of these patterns.
         limit: take at most this many classes.
@@ -48,9 +47,6 @@ class ExtractOptions:
         ```
     """
 
-    repositories: Annotated[
-        Names, Option("Only classes of this source (repeatable).", flag="--repo", metavar="R", panel=_SCOPE)
-    ] = ()
     paths: Annotated[
         Names,
         Option("Only classes in these files or folders (repeatable).", flag="--path", metavar="GLOB", panel=_SCOPE),

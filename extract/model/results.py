@@ -39,12 +39,12 @@ class Options(ExtractOptions):
     @property
     def selection(self) -> Selection:
         """The selection among the classes of the sources."""
-        return Selection(self.names, self.repositories, self.paths, self.symbols, self.limit, self.start_from)
+        return Selection(self.names, self.paths, self.symbols, self.limit, self.start_from)
 
     def parameters(self) -> dict[str, Any]:
         """Return the options recorded in the manifest."""
         names = ("level", "seed", "corpus", "sources", "distributions", "as_of", "unsafe_no_sandbox")
-        scope = ("repositories", "paths", "symbols", "limit", "start_from")
+        scope = ("paths", "symbols", "limit", "start_from")
         chat = {"max_tokens": self.chat_max_tokens}
         return {name: getattr(self, name) for name in (*names, *scope)} | {"chat": chat if self.chat else None}
 

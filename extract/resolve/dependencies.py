@@ -3,9 +3,7 @@
 Each statement is linked once; all blocks that need it share the result.
 """
 
-import ast
 import re
-import textwrap
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -28,7 +26,6 @@ from extract.resolve.standins import (
     find_operator,
     replacement_module,
 )
-from extract.sources import PackageSource
 from lemur_core.source.facts import (
     ASSIGN,
     AT_CALL,
@@ -43,16 +40,13 @@ from lemur_core.source.facts import (
     Statement,
     Use,
 )
-from lemur_core.source.scopes import BUILTINS, import_aliases
-from lemur_core.source.text import Import, parse_code
+from lemur_core.source.scopes import BUILTINS
+from lemur_core.source.text import Import
 
 _QUOTED = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
 _TORCH_OPS = frozenset(
     "aten prims quantized profiler c10d symm_mem higher_order loaded_libraries load_library".split()  # noqa: SIM905
 )
-#: End of the names of configuration classes.
-SUFFIX = "Config"
-_TYPED = re.compile(rb'^class (\w+)|^    model_type(?:\s*:[^=\n]*)?\s*=\s*"(\w+)"', re.MULTILINE)
 
 
 class RegistrySymbol(NamedTuple):
@@ -86,13 +80,7 @@ class ModuleValue(NamedTuple):
         return self.module.name.rpartition(".")[2]
 
 
-class FileName(NamedTuple):
-    """The `__name__` of a module, which its definitions have as their `__module__`: in a block that of the file."""
-
-    name: str = "__name__"
-
-
-Symbol = Definition | Import | RegistrySymbol | OptionalPackage | Undefined | ModuleValue | FileName
+Symbol = Definition | Import | RegistrySymbol | OptionalPackage | Undefined | ModuleValue
 
 
 class Reason(StrEnum):
@@ -113,33 +101,12 @@ class Problem(NamedTuple):
     detail: str
 
 
-class How(StrEnum):
-    """How a name was resolved, with the confidence of that; the most certain first."""
-
-    SAME_FILE = "same file, 1.00"
-    DIRECT_IMPORT = "direct import, 1.00"
-    RE_EXPORT = "re-export, 1.00"
-    QUALIFIED = "qualified name, 1.00"
-    STAR = "star import, 0.95"
-    COMPUTED_STAR = "star import of a computed __all__, 0.80"
-    LAZY_PACKAGE = "lazy package, 0.90"
-    STAND_IN = "stand-in, 0.90"
-    REGISTRY = "registry, 0.80"
-    HEURISTIC = "heuristic, 0.50"
-
-    @property
-    def confidence(self) -> float:
-        """In 0..1."""
-        return float(self.rpartition(" ")[2])
-
-
 class NameLink(NamedTuple):
     """A read of a name and its target: the symbol represents the name and `consumed` attributes after it."""
 
     use: Use
     symbol: Symbol
     consumed: int
-    how: How
 
 
 #: What makes the object for a symbol of each kind.
@@ -173,7 +140,6 @@ class DependencyGraph:
         self.library = library
         self.registries = Registries(library, index)
         self.registrations = Registrations(library)
-        self._configurations: dict[str, dict[str, Definition]] = {}
         self._links: dict[tuple[Module, int, frozenset[int]], StatementLinks] = {}
         self._block_links: dict[tuple[Module, int], StatementLinks] = {}
         self._members: dict[Symbol, tuple[StatementNode, ...]] = {}
@@ -203,21 +169,6 @@ class DependencyGraph:
             if isinstance(target, Definition):
                 symbols[name] = self.symbol(target)
         return symbols
-
-    def configurations(self, source: PackageSource) -> Mapping[str, Definition]:
-        """Return the configurations of a source that have a model type, by model type; the first by path wins.
-
-        For example, `GateConfig` with the model type "gate".
-        """
-        if source.name not in self._configurations:
-            found = self._configurations[source.name] = {}
-            for module in [module for module in self.library.by_path.values() if module.source is source]:
-                name = ""
-                for kind, typed in _TYPED.findall(source.read_text(module.file)):
-                    name = kind.decode() or name
-                    if typed and name.endswith(SUFFIX):
-                        found.setdefault(typed.decode(), Definition(module, name))
-        return self._configurations[source.name]
 
     # -- links ---------------------------------------------------------------------------------------------------
 
@@ -263,12 +214,6 @@ class DependencyGraph:
                 # An import in a function is often optional: only what the metadata names becomes a requirement.
                 if is_stated(target_of_local.package, module.source.requires):
                     result.requires.add(self.library.import_name(module.source, target_of_local.package))
-            elif isinstance(target_of_local, Missing):
-                if not entry.guarded and _runs_at_once(module, statement, entry.alias):
-                    dotted = ".".join(filter(None, (entry.alias.module, entry.alias.name)))
-                    reason = Reason.NATIVE_OP if is_extension(dotted) else Reason.UNRESOLVED_IMPORT
-                    where = f"{_locate(module, statement)}: {dotted}: {target_of_local.where}"
-                    result.problems.append(Problem(reason, where))
             elif isinstance(target_of_local, Definition) and not entry.stand_alone:
                 result.glue.append(self.symbol(target_of_local))
                 if entry.is_global or entry.in_class:
@@ -319,9 +264,6 @@ class DependencyGraph:
     ) -> None:
         target, consumed = self.library.lookup(module, use.name) if target is None else target, 0
         while isinstance(target, Module) and consumed < len(use.attributes):
-            if use.attributes[consumed] == FileName().name:
-                result.links.append(NameLink(use, FileName(), consumed + 1, How.SAME_FILE))
-                return
             inner = self.library.lookup(target, use.attributes[consumed])
             if isinstance(inner, Missing) and find_operator(use.attributes[consumed]) is not None:
                 break  # a compiled operator: `_native_link` replaces it, although its module lacks the name
@@ -336,8 +278,7 @@ class DependencyGraph:
             result.links.append(native) if isinstance(native, NameLink) else result.problems.append(native)
             return
         if isinstance(target, Definition):
-            how = self._find_how(module, use, target, consumed, alias)
-            result.links.append(NameLink(use, self.symbol(target), consumed, how))
+            result.links.append(NameLink(use, self.symbol(target), consumed))
         elif isinstance(target, External):
             if (package := _read_operator(use, target)[:1]) and package[0] in RUNTIME:
                 result.glue.append(Import(package[0], "", False, package[0]))  # the import registers its operators
@@ -351,10 +292,10 @@ class DependencyGraph:
             what = f"{_locate(module, use)}: module {use.name} is used as a value while it is imported"
             result.problems.append(Problem(Reason.DYNAMIC_MODULE, what))
         elif isinstance(target, Module):
-            result.links.append(NameLink(use, ModuleValue(target), consumed, How.HEURISTIC))
+            result.links.append(NameLink(use, ModuleValue(target), consumed))
         elif use.when == AT_CALL and use.local < 0 and self.library.lacks(module, use.name):
             # The original fails here, too, but perhaps in a branch that never runs, so this does not reject the class.
-            result.links.append(NameLink(use, Undefined(use.name), 0, How.SAME_FILE))
+            result.links.append(NameLink(use, Undefined(use.name), 0))
         elif module.find_binders(use.name) or use.local >= 0:
             what = f"{_locate(module, use)}: {'.'.join((use.name, *use.attributes))}: {target.where}"
             result.problems.append(Problem(Reason.UNRESOLVED_IMPORT, what))
@@ -396,32 +337,12 @@ class DependencyGraph:
         """Return one of our replacements as a symbol."""
         return Definition(replacement_module(self.library, replacement.file), replacement.name)
 
-    def _find_how(self, module: Module, use: Use, target: Definition, consumed: int, alias: Alias | None) -> How:
-        if target.module is module:
-            return How.SAME_FILE
-        if target.module.source.name == SOURCE_NAME:
-            return How.STAND_IN
-        if consumed:
-            return How.QUALIFIED
-        binders = module.find_binders(use.name) if alias is None else ()
-        if not binders and alias is None:
-            if module.find_binders(use.name, "types"):
-                return How.LAZY_PACKAGE
-            return How.COMPUTED_STAR if self.library.is_guessed(module, use.name) else How.STAR
-        imported = alias or next(a for a in binders[-1].aliases if a.bound == use.name)
-        dotted = self.library.absolute_name(module, imported)
-        if dotted == target.module.name:
-            return How.DIRECT_IMPORT
-        # The path from the imported module's name to its file is only a guess at the installed layout.
-        guessed = dotted is None or self.library.find_module(module, dotted) is None
-        return How.HEURISTIC if guessed and imported.name and target.name == imported.name else How.RE_EXPORT
-
     # -- outside the corpus --------------------------------------------------------------------------------------
 
     def _link_external(
         self, module: Module, use: Use, target: External, consumed: int, alias: Alias | None
     ) -> list[NameLink]:
-        optional = NameLink(use, OptionalPackage(target.package, use.name), consumed, How.DIRECT_IMPORT)
+        optional = NameLink(use, OptionalPackage(target.package, use.name), consumed)
         if target.optional:
             return [optional]
         binders = module.find_binders(use.name)
@@ -429,10 +350,10 @@ class DependencyGraph:
             # Reached through an attribute of another module or a star import: imported from where it is defined.
             name = target.name or target.package.rpartition(".")[2]
             bound = name if consumed or alias is None else alias.bound
-            return [NameLink(use, Import(target.package, target.name, True, bound), consumed, How.QUALIFIED)]
+            return [NameLink(use, Import(target.package, target.name, True, bound), consumed)]
         if self._is_absent(module, use.name, target):
             return [optional]
-        return [NameLink(use, symbol, 0, How.DIRECT_IMPORT) for symbol in self._list_imports(module, use, target)]
+        return [NameLink(use, symbol, 0) for symbol in self._list_imports(module, use, target)]
 
     def _list_imports(self, module: Module, use: Use, chosen: External) -> list[Import]:
         """Return the imports that a use of a name needs: `torch.utils.checkpoint.x` needs that submodule, too."""
@@ -502,9 +423,9 @@ class DependencyGraph:
         """Return the link to our operator; without one, what is called later fails then, as where nobody built it."""
         operator_replacement = find_operator(operator)
         if operator_replacement is not None:
-            return NameLink(use, self.ours(operator_replacement), consumed, How.STAND_IN)
+            return NameLink(use, self.ours(operator_replacement), consumed)
         if extension and use.when == AT_CALL:
-            return NameLink(use, OptionalPackage(extension, use.name), consumed, How.HEURISTIC)
+            return NameLink(use, OptionalPackage(extension, use.name), consumed)
         name = ".".join((use.name, *use.attributes[:consumed]))
         return Problem(Reason.NATIVE_OP, f"{name} is a compiled operator without a replacement")
 
@@ -525,10 +446,8 @@ class DependencyGraph:
         if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
             return True
         target, rest = self.library.follow(module, chain)
-        if not isinstance(target, Definition):
+        if not isinstance(target, Definition) or rest:
             return False
-        if rest:
-            return len(rest) == 1 and self.registrations.has_registering_method(target, rest[0])
         return all(s.kind == FUNCTION and s.registers for s in target.module.find_binders(target.name))
 
     def _is_absent(self, module: Module, name: str, target: External) -> bool:
@@ -558,26 +477,6 @@ def _read_operator(use: Use, target: Target) -> tuple[str, ...]:
     """Return namespace and name of the operator in `torch.ops.NAMESPACE.NAME`; empty for anything else."""
     torch = isinstance(target, External) and target.binding_module == "torch"
     return use.attributes[1:3] if torch and use.attributes[:1] == ("ops",) and len(use.attributes) > 2 else ()
-
-
-def _runs_at_once(module: Module, statement: Statement, alias: Alias) -> bool:
-    """Return whether a statement imports a name as the file is imported, whatever it holds: on a line with others, or
-    in the body of a class.
-    """
-    if statement.kind == FUNCTION:
-        return False
-    text = module.text[statement.start : statement.end].decode("utf-8", "replace")
-    try:
-        waiting = parse_code(textwrap.dedent(text)).body
-    except SyntaxError:  # a string of several lines inside a block: nothing is known
-        return False
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.ClassDef):
-            waiting += node.body
-        elif isinstance(node, ast.Import | ast.ImportFrom) and alias in import_aliases(node):
-            return True
-    return False
 
 
 def _locate(module: Module, at: Statement | Use) -> str:

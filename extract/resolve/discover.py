@@ -180,7 +180,6 @@ class Selection:
     """Selection of classes by the user; without any criteria, all are selected."""
 
     names: tuple[str, ...] = ()  # bare names, qualified names or block ids
-    repositories: tuple[str, ...] = ()  # names of sources, with or without a version
     paths: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()  # patterns over bare or qualified names
     limit: int | None = None
@@ -206,7 +205,7 @@ def select(
     """
     chosen = [item for item in classes if _is_in_scope(item, wanted)]
     if classes and not chosen:
-        raise UserError("no class matches all of --repo, --path and --symbol; omit one of them")
+        raise UserError("no class matches both --path and --symbol; omit one of them")
     missing: dict[str, str] = {}
     others: dict[str, tuple[str, ...]] = {}
     if wanted.names:
@@ -231,9 +230,6 @@ def select(
 
 
 def _is_in_scope(item: TargetClass, wanted: Selection) -> bool:
-    source = item.module.source.name
-    if wanted.repositories and not {source, source.partition("@")[0]} & set(wanted.repositories):
-        return False
     if wanted.paths and not matches(wanted.paths, item.module.file.path):
         return False
     names = (item.name, item.qualname)

@@ -255,7 +255,6 @@ class CorpusIndex:
     modules: dict[tuple[str, str], Module] = field(default_factory=dict)  # (source, dotted name)
     by_path: dict[tuple[str, str], Module] = field(default_factory=dict)
     _tops: dict[str, list[PackageSource]] = field(default_factory=dict)
-    _suffixes: dict[tuple[str, str], Module | None] = field(default_factory=dict)
     _own_tops: dict[str, frozenset[str]] = field(default_factory=dict)
     _own: dict[str, frozenset[str]] = field(default_factory=dict)  # packages; of shared namespaces, their parts
     _in_folders: dict[str, "FolderNames"] = field(default_factory=dict)
@@ -274,10 +273,6 @@ class CorpusIndex:
                 if file.module:
                     self.modules.setdefault((source.name, file.module), module)
                     tops.add(file.module.split(".")[0])
-                    # None marks a last name that several files share.
-                    last = file.module.rpartition(".")[2]
-                    key = (source.name, last)
-                    self._suffixes[key] = None if key in self._suffixes else module
             self._own_tops[source.name], self._own[source.name] = frozenset(tops), list_packages(source)
             if source.kind != "package":  # a release is imported from where it is installed
                 self._in_folders[source.name] = FolderNames(self.by_path[source.name, f.path] for f in source.files)
@@ -321,11 +316,9 @@ class CorpusIndex:
         own = self.modules.get((source.name, dotted))
         installed = self.is_runtime(top) or is_stated(top, source.requires) or (dotted == top and is_known(top))
         folders = None if relative or installed else self._in_folders.get(source.name)
-        above = (
-            folders.find_nearest(importer, dotted, packages=False)
-            if folders is not None and not _is_installed(importer)
-            else None
-        )
+        # If the build settings say where a file is imported from, its folder is on no `sys.path`.
+        stated = any(importer.file.path.startswith(f"{folder}/") for folder, _ in source.roots if folder)
+        above = folders.find_nearest(importer, dotted, packages=False) if folders is not None and not stated else None
         if own is not None or above is not None:
             return above or own
         if top in self.runtime:
@@ -401,9 +394,6 @@ class CorpusIndex:
                 return Missing(f"no module {dotted}")
             return External(dotted, "", alias.whole, self.is_runtime(dotted))
         holder = find(dotted)
-        # The corpus has the package but no such file: its layout may change on installation.
-        if holder is None and self.knows(module, dotted):
-            holder = self._find_moved(module.source, dotted)
         if holder is None:
             submodule = find(f"{dotted}.{alias.name}" if dotted else alias.name)
             if submodule is not None:  # a folder without __init__.py
@@ -526,17 +516,6 @@ class CorpusIndex:
             self._exports[key] = names, is_open
         return self._exports[key]
 
-    def is_guessed(self, module: Module, name: str) -> bool:
-        """Return whether a file has a name from a star import of a file that computes its `__all__`."""
-        for statement in module.list_stars():
-            if self._through_star(module, statement, name) is not None:
-                holder = self.resolve_alias(module, statement.aliases[0])
-                if not isinstance(holder, Module):
-                    return False
-                is_computed = holder.facts.exports is not None and name not in self.list_exports(holder)[0]
-                return is_computed or (not holder.find_binders(name) and self.is_guessed(holder, name))
-        return False
-
     def public_names(self, module: Module, seen: frozenset[int] = frozenset()) -> list[str]:
         """Return the names that a star import of a module binds."""
         exports, is_open = self.list_exports(module)
@@ -567,18 +546,6 @@ class CorpusIndex:
         target = self.lookup(holder, name)
         return None if isinstance(target, Missing) else target
 
-    def _find_moved(self, source: PackageSource, dotted: str) -> Module | None:
-        """Return the only module whose name ends with these two parts, for layouts that change on installation."""
-        top, _, rest = dotted.partition(".")
-        tail = ".".join(rest.split(".")[-2:])
-        for other in (source, *self._tops.get(top, ())):
-            if other.kind == "package" or "." not in tail:
-                continue
-            candidate = self._suffixes.get((other.name, tail.rpartition(".")[2]))
-            if candidate is not None and f".{candidate.name}".endswith(f".{tail}"):
-                return candidate
-        return None
-
 
 def list_packages(source: PackageSource) -> frozenset[str]:
     """Return the top-level names of a source's modules; `acme.nets` where it requires other parts of a namespace."""
@@ -600,11 +567,6 @@ def _is_visible(source: PackageSource, top: str, tops: Iterable[str]) -> bool:
 def is_extension(dotted: str) -> bool:
     """Return whether a module that has no file is named as compiled extensions are."""
     return _EXTENSION.fullmatch(dotted.rpartition(".")[2]) is not None
-
-
-def _is_installed(module: Module) -> bool:
-    """Return whether the build settings say where a file is imported from: its folder is on no `sys.path` then."""
-    return any(module.file.path.startswith(f"{folder}/") for folder, _ in module.source.roots if folder)
 
 
 class FolderNames:

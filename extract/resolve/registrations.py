@@ -63,7 +63,6 @@ class Registrations:
         self._read: set[Module] = set()
         self._of: dict[Definition, dict[tuple[Module, int], StatementNode]] = {}
         self._changed: dict[tuple[Definition, str, int], frozenset[Definition]] = {}
-        self._decorators: dict[Definition, list[str]] = {}  # names of the functions that fill a container
         self._hooks: dict[Definition, tuple[Definition, ...]] = {}
 
     def list_fillings(self, target: Definition, root: Module) -> list[StatementNode]:
@@ -84,31 +83,6 @@ class Registrations:
             if item.module in order and (item.module is not target.module or item.statement.number > defined)
         )
         return sorted(fillings, key=lambda item: (order[item.module], item.statement.number))
-
-    def list_unimported(self, target: Definition, root: Module) -> list[StatementNode]:
-        """Return the statements with decorators that would fill a container, in files that `root` does not import."""
-        order = self.order(root)
-        if target not in self._decorators:
-            kind = self._find_kind(target) or target
-            facts = find_class_facts(kind)
-            functions = [
-                name
-                for statement in target.module.facts.statements
-                if statement.registers and any(change.chain[0] == target.name for change in statement.changes)
-                for name in statement.binds
-            ]
-            self._decorators[target] = [*functions, *(facts.registers if facts else ())]
-        names = self._decorators[target]
-        if not names:
-            return []
-        pattern = re.compile(rf"^@(?:\w+\.)*(?:{'|'.join(names)})\b".encode(), re.MULTILINE)
-        for file in target.module.source.files:
-            module = self._library.by_path[target.module.source.name, file.path]
-            if module not in self._read and pattern.search(module.text):
-                self._read.add(module)
-                self._look(module)
-        found = (item for item in self._of.get(target, {}).values() if item.module not in order and item.decorators)
-        return sorted(found, key=lambda item: (item.module.file.path, item.statement.number))
 
     # -- imports -------------------------------------------------------------------------------------------------
 
@@ -289,17 +263,6 @@ class Registrations:
         call = next((use for use in uses if use.called and use.when == AT_DEFINITION), None)
         kind = follow(self._library, target.module, (call.name, *call.attributes)) if call is not None else None
         return kind if isinstance(kind, Definition) and find_class_facts(kind) is not None else None
-
-    def has_registering_method(self, target: Definition, name: str, depth: int = 0) -> bool:
-        """Return whether a class or an object has a method of that name that returns what it decorates."""
-        kind = target if find_class_facts(target) is not None else self._find_kind(target)
-        facts = find_class_facts(kind) if kind is not None else None
-        if kind is None or facts is None or depth > _DEPTH:
-            return False
-        if name in facts.methods:
-            return name in facts.registers
-        bases = list_bases(self._library, kind)
-        return any(self.has_registering_method(base, name, depth + 1) for base in bases)
 
     def _find_hooks(self, target: Definition) -> tuple[Definition, ...]:
         """Return the base classes whose `__init_subclass__` runs when the class is defined."""

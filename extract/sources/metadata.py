@@ -8,7 +8,6 @@ The roots of a project are its folders for `sys.path`, and folders that become a
     package-dir = {"" = "lib"}                       ("lib", "")
     packages = [{include = "acme", from = "lib"}]    ("lib", "")
     package_dir={"acme": "source"}                   ("source", "acme")
-    packages.find.include = ["acme.*"]               ("acme", "acme"), for a namespace: a folder without `__init__.py`
 
 A project that states nothing may have a folder `src`, for which all build tools look.
 """
@@ -153,7 +152,6 @@ _RENAMED = (
     "hatch.build.force-include",
 )
 _LISTED = ("hatch.build.targets.wheel.packages", "hatch.build.packages", "scikit-build.wheel.packages")
-_NAMED = ("setuptools.packages", "setuptools.packages.find.include", "flit.module.name", "uv.build-backend.module-name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ class _Settings:
     def roots(self) -> Roots:
         """Return where the project has its packages, as folders relative to the source."""
         folders: dict[str, str] = {}
-        for path, package in [*(list(self._list_roots()) or [("src", "")]), *self._list_namespaces()]:
+        for path, package in list(self._list_roots()) or [("src", "")]:
             where = "/".join(part for part in PurePosixPath(self.folder, path).parts if part != ".")
             if ".." not in PurePosixPath(where).parts and (where or package):
                 folders.setdefault(where, package.replace("/", "."))
@@ -222,7 +220,8 @@ class _Settings:
         for renamed in (self._tool("setuptools.package-dir"), configured, _table(self.script, "package_dir")):
             yield from ((path, str(package)) for package, path in renamed.items() if isinstance(path, str))
         yield from ((path, "") for path in _strings(_find(self.config, "options.packages.find", "where")))
-        for entry in self._poetry_packages():
+        entries = self._tool("poetry").get("packages")
+        for entry in map(_table, entries) if isinstance(entries, list) else ():
             below, package = entry.get("from"), entry.get("to")
             if isinstance(below, str):
                 yield below, package if isinstance(package, str) else ""
@@ -231,35 +230,12 @@ class _Settings:
             yield from ((path, package) for path, package in self._tool(setting).items() if isinstance(package, str))
         yield from ((path.rpartition("/")[0], "") for path in self._tool_strings(_LISTED) if "/" in path.strip("/"))
 
-    def _list_namespaces(self) -> Iterator[tuple[str, str]]:
-        """Yield folders that may be namespaces: they lead the name of a package, or are like the project's.
-
-        `acme` of the packages `acme.nets` or `acme*`, and `acme/nets` of the project `acme-nets`.
-        """
-        stated = [
-            _find(self.config, "options", "packages"),
-            _find(self.config, "options.packages.find", "include"),
-            self.script.get("packages"),
-            *(entry.get("include") for entry in self._poetry_packages() if "from" not in entry),
-        ]
-        for name in [*self._tool_strings(_NAMED), *(name for names in stated for name in _strings(names))]:
-            top = re.split(r"[./*]", name)[0]
-            if top.isidentifier():
-                yield top, top
-        for project in _strings([self.project.get("name"), _find(self.config, "metadata", "name")]):
-            folder = re.sub("[-.]", "/", project)
-            yield folder, folder
-
     def _tool(self, setting: str) -> Mapping[str, object]:
         return _table(self.pyproject, "tool", *setting.split("."))
 
     def _tool_strings(self, settings: Iterable[str]) -> Iterator[str]:
         for setting in settings:
             yield from _strings(_find(self.pyproject, "tool", *setting.split(".")))
-
-    def _poetry_packages(self) -> list[Mapping[str, object]]:
-        entries = self._tool("poetry").get("packages")
-        return [_table(entry) for entry in entries] if isinstance(entries, list) else []
 
 
 def _read_setup_script(text: str) -> dict[str, object]:

@@ -15,11 +15,10 @@ from torch import nn
 
 
 class SubConfigSpec:
-    """How a configuration inside another is made: its class or its model type, and what it is given."""
+    """How a configuration inside another is made: its class, and what it is given; a bag where only a type is named."""
 
     def __init__(self, config_class, model_type=None, init_kwargs=None, optional=False):
         self.config_class = config_class
-        self.model_type = getattr(config_class, "model_type", None) if model_type is None else model_type
         self.init_kwargs = init_kwargs or {}
         self.optional = optional
 
@@ -29,15 +28,8 @@ class SubConfigSpec:
             return subconfig, kwargs
         kind = self.config_class
         if not (isinstance(kind, type) and issubclass(kind, PreTrainedConfig)):
-            kind = _find_kind(PreTrainedConfig, (subconfig or {}).get("model_type", self.model_type))
-        return (kind or PreTrainedConfig)(**(self.init_kwargs if subconfig is None else subconfig)), kwargs
-
-
-def _find_kind(kind, model_type):
-    """The class of a model type below another, among those of this file; None without one."""
-    if model_type and kind.__dict__.get("model_type") == model_type:
-        return kind
-    return next((found for sub in kind.__subclasses__() if (found := _find_kind(sub, model_type))), None)
+            kind = PreTrainedConfig
+        return kind(**(self.init_kwargs if subconfig is None else subconfig)), kwargs
 
 
 class _ByName(type):

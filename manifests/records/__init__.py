@@ -489,9 +489,6 @@ class Block(Record):
         description="SPDX expression of the source, or as the head of its file states; or NOASSERTION"
     )
     digest: Sha256 = Field(description="SHA-256 of the source's Python files")
-    resolutions: tuple[str, ...] = Field(
-        default=(), description="definitions from other files: location, kind of resolution, confidence in 0..1"
-    )
     file: BlockFile | None = Field(default=None, description="where code lies in the extraction folder")
     arguments: str | None = Field(
         default=None, description="working arguments as JSON: init, forward and method, values as Python expressions"

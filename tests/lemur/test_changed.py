@@ -28,7 +28,6 @@ from tests.builders.finished import write_all
 #: `TABLE COLUMN`, or of the path of a value in the manifest.
 GIVEN = {
     "extraction": (
-        "blocks.parquet resolutions",
         *(f"parameters.{name}" for name in ("seed", "unsafe_no_sandbox", "limit", "start_from", "chat.max_tokens")),
         *("inputs.*.bytes", *(f"details.sources.*.{name}" for name in ("kind", "priority", "files"))),
     ),

@@ -34,9 +34,7 @@ _NUMPY = ("import numpy", "from numpy")
 
 _SPECS = "specs.jsonl"
 #: Of the minimized form, which holds for the calls that were recorded alone: a network may make others.
-_UNREAD = frozenset(
-    {"observed", "resolutions", "lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license"}
-)
+_UNREAD = frozenset({"observed", "lean_code", "lean_sha256", "lean_lines", "lean_requires", "lean_license"})
 _SHOWN = 8
 
 

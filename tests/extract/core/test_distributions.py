@@ -100,10 +100,10 @@ def test_distributions_may_share_a_namespace(corpus: Any, statement: str) -> Non
 
 
 def test_a_block_that_imports_another_part_of_its_namespace_is_whole(tmp_path: Path) -> None:
-    """The folder says which part is the source's own, and `verify` lets the others be imported."""
+    """Its own imports say which part is the source's own, and `verify` lets the others be imported."""
     for name, text in {
         "pyproject.toml": "[project]\nname='acme-nets'\ndependencies=['acme-data>=2', 'acme-core']",
-        "acme/nets/__init__.py": "",
+        "acme/nets/__init__.py": "from acme.nets.net import Net\n",
         "acme/nets/net.py": "from torch import nn\nfrom acme.data.sets import load\n"
         "class Net(nn.Module):\n    def forward(self, x): return load(x)\n",
     }.items():

@@ -188,28 +188,3 @@ def test_what_needs_a_newer_python_says_so(corpus, run) -> None:  # type: ignore
         assert outcome.reason == "newer_python"
         assert outcome.detail.endswith(":2: needs Python 3.12 (type parameters)")
     assert run(made.emit("Plain").code)["Plain"]()(1) == 2
-
-
-def test_a_search_does_not_find_what_the_file_does_not_require(corpus, closed) -> None:  # type: ignore[no-untyped-def]
-    """`pytest` is installed here, and an optional package whose import is replaced would be used."""
-    text = """
-import importlib.util
-from importlib.util import find_spec
-from torch import nn
-try:
-    import pytest
-except ImportError:
-    pass
-HAS = importlib.util.find_spec("pytest", None) is not None
-if find_spec('pytest.mark') is not None:
-    class Base(pytest.Item): ...
-else:
-    class Base(nn.Module): ...
-class A(Base):
-    def forward(self, x): return HAS, find_spec("torch.nn") is not None
-"""
-    code = closed(corpus({"p/a.py": text}).emit("A"))
-    space: dict[str, object] = {}
-    exec(code, space)
-    assert space["A"]()(1) == (False, True)  # type: ignore[operator]
-    assert "taken as not installed: pytest" in code

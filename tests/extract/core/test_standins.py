@@ -9,7 +9,6 @@ import torchvision
 
 from extract.emit.emit import Emitted, Unresolved
 from extract.folder.verify import import_faults
-from extract.resolve.discover import TargetClass
 from tests.builders.suites import read_files, table
 
 TEXTS = read_files(__file__, "standins.md")
@@ -211,11 +210,3 @@ def test_the_model_of_a_configuration_is_not_looked_up(corpus: Any, closed: Any,
     assert "class GateModel" not in code
     with pytest.raises(NotImplementedError, match="the class that a configuration names"):
         run(code)["GateHead"](None)
-
-
-def test_configurations_inside_one_come_along(corpus: Any, closed: Any, run: Any) -> None:
-    made = corpus(TEXTS["INSIDE"])
-    found = TargetClass(made.library.by_path["src", "p/wall/settings.py"], "WallConfig")
-    config = run(closed(made.emitter().emit(found)))["WallConfig"](gate={"width": 8})
-    assert type(config.gate).__name__ == "GateConfig"
-    assert config.gate.width == 8
