@@ -255,6 +255,7 @@ class CorpusIndex:
     modules: dict[tuple[str, str], Module] = field(default_factory=dict)  # (source, dotted name)
     by_path: dict[tuple[str, str], Module] = field(default_factory=dict)
     _tops: dict[str, list[PackageSource]] = field(default_factory=dict)
+    _suffixes: dict[tuple[str, str], Module | None] = field(default_factory=dict)
     _own_tops: dict[str, frozenset[str]] = field(default_factory=dict)
     _own: dict[str, frozenset[str]] = field(default_factory=dict)  # packages; of shared namespaces, their parts
     _in_folders: dict[str, "FolderNames"] = field(default_factory=dict)
@@ -273,6 +274,10 @@ class CorpusIndex:
                 if file.module:
                     self.modules.setdefault((source.name, file.module), module)
                     tops.add(file.module.split(".")[0])
+                    # None marks a last name that several files share.
+                    last = file.module.rpartition(".")[2]
+                    key = (source.name, last)
+                    self._suffixes[key] = None if key in self._suffixes else module
             self._own_tops[source.name], self._own[source.name] = frozenset(tops), list_packages(source)
             if source.kind != "package":  # a release is imported from where it is installed
                 self._in_folders[source.name] = FolderNames(self.by_path[source.name, f.path] for f in source.files)
@@ -394,6 +399,9 @@ class CorpusIndex:
                 return Missing(f"no module {dotted}")
             return External(dotted, "", alias.whole, self.is_runtime(dotted))
         holder = find(dotted)
+        # The corpus has the package but no such file: its layout may change on installation.
+        if holder is None and self.knows(module, dotted):
+            holder = self._find_moved(module.source, dotted)
         if holder is None:
             submodule = find(f"{dotted}.{alias.name}" if dotted else alias.name)
             if submodule is not None:  # a folder without __init__.py
@@ -545,6 +553,18 @@ class CorpusIndex:
             return None
         target = self.lookup(holder, name)
         return None if isinstance(target, Missing) else target
+
+    def _find_moved(self, source: PackageSource, dotted: str) -> Module | None:
+        """Return the only module whose name ends with these two parts, for layouts that change on installation."""
+        top, _, rest = dotted.partition(".")
+        tail = ".".join(rest.split(".")[-2:])
+        for other in (source, *self._tops.get(top, ())):
+            if other.kind == "package" or "." not in tail:
+                continue
+            candidate = self._suffixes.get((other.name, tail.rpartition(".")[2]))
+            if candidate is not None and f".{candidate.name}".endswith(f".{tail}"):
+                return candidate
+        return None
 
 
 def list_packages(source: PackageSource) -> frozenset[str]:
