@@ -22,11 +22,11 @@ from curate.sources import open_source
 from lemur.desk.checks import (
     RULES,
     Refusal,
+    Statistics,
     find_untrained,
     inspect_network,
-    inspect_statistics,
     read_contribution,
-    read_trials,
+    read_statistics,
 )
 from lemur.desk.gate import GateReport, build_json, build_sarif, build_table, gate
 from lemur_core.files.errors import UserError
@@ -78,15 +78,12 @@ def found(report: GateReport) -> dict[str, list[str]]:
     return {file.path.rpartition("/")[2]: [finding.rule for finding in file.findings] for file in report.files}
 
 
-def inspect(supported: Callable[[str], tuple[str, ...] | None], path: str, data: bytes) -> tuple[Refusal, ...]:
-    return inspect_statistics(supported, path, data, read_trials(data))
-
-
 @table(__file__, "gate.md", "Statistics", globals())
 def test_statistics(folder: str, file: str, change: dict[str, Any], finding: str | None) -> None:
     trial = {name: value for name, value in {**TRIAL, **change}.items() if value is not None}
     names = {"mine": ("lr", "momentum")}
-    findings = inspect(names.get, f"ab/nn/stat/train/{folder}/{file}.json", json.dumps([trial]).encode())
+    path = f"ab/nn/stat/train/{folder}/{file}.json"
+    findings = read_statistics(path, json.dumps([trial]).encode(), names.get).findings
     assert [one.rule for one in findings] == ["statistics"] * (finding is not None)
     assert all(one.message.startswith(finding or "?") for one in findings)
 
@@ -94,14 +91,14 @@ def test_statistics(folder: str, file: str, change: dict[str, Any], finding: str
 def test_statistics_without_trials_or_gaps() -> None:
     path = "stat/train/img-classification_cifar-10_acc_mine/1.json"
     for data in (b"[]", b"{}", b"[1]"):
-        (finding,) = inspect({"mine": ()}.get, path, data)
+        (finding,) = read_statistics(path, data, {"mine": ()}.get).findings
         assert finding.message == "not a list of trials, each an object"
     trial = {name: value for name, value in TRIAL.items() if name not in ("momentum", "transform")}
-    (finding,) = inspect({"mine": ("lr", "momentum")}.get, path, json.dumps([trial]).encode())
+    (finding,) = read_statistics(path, json.dumps([trial]).encode(), {"mine": ("lr", "momentum")}.get).findings
     assert finding.message == "trial 1: lacks momentum, transform"
-    trials = trials_of({"a": [(0.5, 1), (0.6, 2), (0.7, 3)]})
-    given = {path: rows for path, rows in trials.items() if not path.endswith("2.json")}
-    assert list(find_untrained(given, trials.keys())) == []
+    files = trials_of({"a": [(0.5, 1), (0.6, 2), (0.7, 3)]})
+    given = [file for path, file in files.items() if not path.endswith("2.json")]
+    assert list(find_untrained(given, files.keys())) == []
 
 
 @table(__file__, "gate.md", "Names", globals())
@@ -117,31 +114,29 @@ def test_hyperparameters_of_a_dict_are_its_keys() -> None:
     assert inspect_network(("it.py", code.encode())).parameters == ("lr", "momentum", "shrink")
 
 
-def trials_of(rows: dict[str, list[tuple[float, int | None]]]) -> dict[str, list[dict[str, Any]] | str]:
+def trials_of(rows: dict[str, list[tuple[float, int | None]]]) -> dict[str, Statistics]:
     """Statistics by path: of each network on CIFAR-10, accuracy and duration by epoch."""
-    return {
-        f"stat/train/img-classification_cifar-10_acc_{name}/{epoch}.json": [
-            {**TRIAL, "uid": lemur_digest(name), "accuracy": accuracy, "duration": duration}
-        ]
-        for name, epochs in rows.items()
-        for epoch, (accuracy, duration) in enumerate(epochs, 1)
-    }
+    files = {}
+    for name, epochs in rows.items():
+        for epoch, (accuracy, duration) in enumerate(epochs, 1):
+            path = f"stat/train/img-classification_cifar-10_acc_{name}/{epoch}.json"
+            trial = {**TRIAL, "uid": lemur_digest(name), "accuracy": accuracy, "duration": duration}
+            files[path] = read_statistics(path, json.dumps([trial]).encode(), lambda _name: ())
+    return files
 
 
 @table(__file__, "gate.md", "No training", globals())
 def test_statistics_that_no_training_gives(
     rows: dict[str, list[tuple[float, int | None]]], missing: list[str], faults: dict[str, str]
 ) -> None:
-    trials = trials_of(rows)
+    files = trials_of(rows)
     for path in missing:
-        del trials[f"stat/train/img-classification_cifar-10_acc_{path}.json"]
-    found = {
-        path.partition("_acc_")[2].removesuffix(".json"): one for path, one in find_untrained(trials, trials.keys())
-    }
+        del files[f"stat/train/img-classification_cifar-10_acc_{path}.json"]
+    yielded = find_untrained(files.values(), files.keys())
+    found = {path.partition("_acc_")[2].removesuffix(".json"): fault for path, fault in yielded}
     assert found.keys() == faults.keys()
     for path, message in faults.items():
-        assert found[path].message.startswith(message), found[path].message
-        assert found[path].rule == "statistics"
+        assert found[path].startswith(message), found[path]
 
 
 ARCH_UID = """import hashlib, re
