@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from curate.compute.runs import TASK_DATASETS
 from curate.folder.novelty import Query, build_query
@@ -56,41 +57,66 @@ class Refusal:
     line: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """The findings about one file, and a query about its novelty if it is a network in Python."""
+@dataclass(slots=True)
+class GatedFile:
+    """One file and why it is refused. `nearest` and `similarity`: by tokens, of a network."""
 
-    findings: tuple[Refusal, ...]
+    path: str
+    kind: Literal["network", "statistics", "link"]
+    findings: list[Refusal] = field(default_factory=list)
+    nearest: str | None = None
+    similarity: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing was found."""
+        return not self.findings
+
+
+@dataclass(slots=True)
+class Network(GatedFile):
+    """The file of a network.
+
+    Attributes:
+        query: about its novelty; None if it is not Python.
+        parameters: the names that `supported_hyperparameters` returns, as far as they are written.
+        certificate: 32 digits at the end of its name that are not LEMUR's digest of the code up to 2.2.11.
+    """
+
     query: Query | None = None
-    parameters: tuple[str, ...] = ()  # the names that `supported_hyperparameters` returns, as far as they are written
-    certificate: str = ""  # 32 digits at the end of the name that are not LEMUR's digest of the code up to 2.2.11
+    parameters: tuple[str, ...] = ()
+    certificate: str = ""
 
 
-def inspect_network(item: tuple[str, bytes]) -> Inspection:
+def inspect_network(item: tuple[str, bytes]) -> Network:
     """Check the file of a network. Args: item: its path and bytes."""
     path, data = item
-    findings = list(_find_secrets(data))
+    network = Network(path, "network", list(_find_secrets(data)))
+    refuse = partial(network.findings.insert, 0)
     if len(data) > MAX_CODE_BYTES:
-        return Inspection((Refusal("contract", f"has more than {MAX_CODE_BYTES:,} bytes"), *findings))
+        refuse(Refusal("contract", f"has more than {MAX_CODE_BYTES:,} bytes"))
+        return network
     try:  # as LEMUR writes it: in UTF-8, whatever it declares
         code = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        return Inspection((Refusal("contract", f"invalid UTF-8 at byte {error.start}"), *findings))
-    if (reason := check_contract(code)) is not None:
+        refuse(Refusal("contract", f"invalid UTF-8 at byte {error.start}"))
+        return network
+    query, reason = build_query(path, code), check_contract(code)
+    if reason is not None:
         line, _, fault = reason.removeprefix("line ").partition(": ")
-        findings.insert(0, Refusal("contract", fault, int(line)))
-    name = PurePosixPath(path).stem
-    match = _DIGEST.search(name)
-    certificate = match[1] if match is not None and match[1] != lemur_digest(code) else ""
-    if match is None and "_" in name:
+        refuse(Refusal("contract", fault, int(line)))
+    elif isinstance(query, str):
+        refuse(Refusal("contract", query))
+    match = _DIGEST.search(PurePosixPath(path).stem)
+    if match is None and "_" in PurePosixPath(path).stem:
         what = "holds an underscore, at which LEMUR splits the folders of statistics; write a hyphen"
-        findings.append(Refusal("name", what))
-    stated = (license_ for license_ in read_head(code).licenses if not is_permissive(license_))
-    findings += (Refusal("license", f"its head states {license_}, which does not permit it") for license_ in stated)
-    query = build_query(path, code)
-    if isinstance(query, str):  # `check_contract` reports what cannot be parsed
-        return Inspection(tuple(findings) if findings else (Refusal("contract", query),))
-    return Inspection(tuple(findings), query, _read_supported(code), certificate)
+        network.findings.append(Refusal("name", what))
+    stated = [license_ for license_ in read_head(code).licenses if not is_permissive(license_)]
+    network.findings += [Refusal("license", f"its head states {name}, which does not permit it") for name in stated]
+    if not isinstance(query, str):
+        network.query, network.parameters = query, _read_supported(code)
+        network.certificate = match[1] if match is not None and match[1] != lemur_digest(code) else ""
+    return network
 
 
 def _find_secrets(data: bytes) -> Iterator[Refusal]:
@@ -117,17 +143,15 @@ _EPOCH = re.compile(r"0|[1-9][0-9]{0,5}")
 
 
 @dataclass(slots=True)
-class Statistics:
-    """A file of statistics: what its path says, empty or -1 where that cannot be read, its trials, and its findings."""
+class Statistics(GatedFile):
+    """A file of statistics: its trials, and what its path says, empty or -1 where that cannot be read."""
 
-    path: str
     task: str = ""
     dataset: str = ""
     metric: str = ""
     network: str = ""
     epoch: int = -1
     trials: list[Json] = field(default_factory=list)
-    findings: list[Refusal] = field(default_factory=list)
 
 
 def read_statistics(path: str, data: bytes, find_parameters: Callable[[str], tuple[str, ...] | None]) -> Statistics:
@@ -136,7 +160,7 @@ def read_statistics(path: str, data: bytes, find_parameters: Callable[[str], tup
     Args: find_parameters: returns the hyperparameters of a network by its name; None if there is no such network.
     """
     folder, epoch = _match_statistics(path)
-    file, parts = Statistics(path), folder.split("_")
+    file, parts = Statistics(path, "statistics", list(_find_secrets(data))), folder.split("_")
     parameters: tuple[str, ...] | None = ()
     faults = []
     if len(parts) != 4 or not all(parts):
@@ -162,7 +186,7 @@ def read_statistics(path: str, data: bytes, find_parameters: Callable[[str], tup
         faults.append(f"not plain JSON: {str(error)[:100]}")
     for number, trial in enumerate(file.trials, 1):
         faults += [f"trial {number}: {fault}" for fault in _check_trial(trial, parameters or ())]
-    file.findings = [*_find_secrets(data), *(Refusal("statistics", fault) for fault in faults)]
+    file.findings += [Refusal("statistics", fault) for fault in faults]
     return file
 
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 from urllib.parse import quote
 
 from curate.compute.graphs import NetworkTracer
@@ -20,7 +19,8 @@ from curate.sources.rows import RecordSource
 from lemur.desk.certificate_guest import Certificate, CodeToCertify
 from lemur.desk.checks import (
     RULES,
-    Inspection,
+    GatedFile,
+    Network,
     Refusal,
     Statistics,
     find_untrained,
@@ -49,28 +49,11 @@ _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparam
 _OTHER = 0.5  # a value in the range of LEMUR's search, for hyperparameters that a network names itself
 
 
-@dataclass(slots=True)
-class GatedFile:
-    """One file and why it is refused. `nearest` and `similarity`: by tokens, of a network."""
-
-    path: str
-    kind: Literal["network", "statistics", "link"]
-    findings: list[Refusal]
-    nearest: str | None = None
-    similarity: float | None = None
-
-    @property
-    def passed(self) -> bool:
-        """True if nothing was found."""
-        return not self.findings
-
-
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """The verdict on a contribution: its files in their order, how many networks have statistics in it, and notes."""
+    """The verdict on a contribution: its files in their order, and notes."""
 
     files: tuple[GatedFile, ...]
-    with_statistics: int
     notes: tuple[str, ...]
 
     @property
@@ -82,13 +65,15 @@ class GateReport:
     def coverage(self) -> Json:
         """The numbers of networks and statistics, and of files that each rule refuses."""
         refused = Counter(rule for file in self.files for rule in {finding.rule for finding in file.findings})
-        networks = [file for file in self.files if file.kind == "network"]
+        networks = [file for file in self.files if isinstance(file, Network)]
+        statistics = [file for file in self.files if isinstance(file, Statistics)]
+        measured = {file.network for file in statistics}
         return {
             "networks": len(networks),
             "passed": sum(file.passed for file in networks),
             "refused": {rule: refused[rule] for rule in RULES if refused[rule]},
-            "statistics": sum(file.kind == "statistics" for file in self.files),
-            "without_statistics": len(networks) - self.with_statistics,
+            "statistics": len(statistics),
+            "without_statistics": sum(Path(file.path).stem not in measured for file in networks),
         }
 
 
@@ -117,59 +102,61 @@ def gate(
     if not (contribution.networks or contribution.statistics or contribution.links):
         kinds = "networks (.py files) or statistics (stat/train/TASK_DATASET_METRIC_NAME/EPOCH.json)"
         note = f"nothing to check: no {kinds} among {plural(len(contribution.others), 'file')}"
-        return GateReport((), 0, (note,))
+        return GateReport((), (note,))
     index = NoveltyIndex(references, jobs=jobs)
-    inspections = _inspect(contribution.networks, jobs)
+    networks = _inspect(contribution.networks, jobs)
     parameters: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
-    parameters |= {Path(path).stem: item.parameters for path, item in inspections.items()}
+    parameters |= {Path(network.path).stem: network.parameters for network in networks}
     statistics = [read_statistics(path, data, parameters.get) for path, data in contribution.statistics.items()]
-    files = {path: GatedFile(path, "network", list(item.findings)) for path, item in inspections.items()}
-    files |= {file.path: GatedFile(file.path, "statistics", list(file.findings)) for file in statistics}
-    for path, fault in find_untrained([file for file in statistics if not file.findings], contribution.present):
+    where = "whose content is not in this contribution; put the files themselves here"
+    links = [
+        GatedFile(path, "link", [Refusal("file", f"{link}, {where}")]) for path, link in contribution.links.items()
+    ]
+    files = {file.path: file for file in (*networks, *statistics, *links)}
+    for path, fault in find_untrained([file for file in statistics if file.passed], contribution.present):
         files[path].findings.append(Refusal("statistics", fault))
-    for path, link in contribution.links.items():
-        where = f"{link}, whose content is not in this contribution; put the files themselves here"
-        files[path] = GatedFile(path, "link", [Refusal("file", where)])
 
-    queries = {path: item.query for path, item in inspections.items() if item.query is not None}
-    _set_arguments(queries, inspections, statistics)
+    _set_arguments(networks, statistics)
+    compared = [(network, network.query) for network in networks if network.query is not None]
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
-        compared = index.compare(list(queries.values()), None if index.absence else tracer)
-        novelties = dict(zip(queries, compared, strict=True))
+        novelties = index.compare([query for _, query in compared], None if index.absence else tracer)
         certificates: Mapping[str, str | None] = {}
         if contribution.arch_uid is not None:
-            certificates = _compute_certificates(contribution.arch_uid, queries, compared, index, unsafe=unsafe)
-        for path, novelty in novelties.items():
-            files[path].findings += _judge(novelty, {finding.rule for finding in files[path].findings})
-            files[path].findings += _judge_certificate(queries[path], novelty, inspections[path], certificates)
+            codes = {query.name: query.code for _, query in compared}
+            near = {neighbor.id for novelty in novelties for neighbor in novelty.nearest}
+            for corpus in index.corpora:
+                codes |= corpus.read_codes(near)
+            certificates = _compute_certificates(contribution.arch_uid, codes, unsafe=unsafe)
+        for (network, query), novelty in zip(compared, novelties, strict=True):
+            network.findings += _judge(novelty, {finding.rule for finding in network.findings})
+            network.findings += _judge_certificate(network, query, novelty, certificates)
             if novelty.text is not None:
-                files[path].nearest, files[path].similarity = novelty.text.name, novelty.text.similarity
-        passing = [query for path, query in queries.items() if files[path].passed]
+                network.nearest, network.similarity = novelty.text.name, novelty.text.similarity
+        passing = [query for network, query in compared if network.passed]
         for number, earlier in index.find_repeats(passing, tracer).items():
             files[passing[number].name].findings.append(Refusal("new", f"{earlier.how}, of these files"))
 
-    notes = []
+    notes = [
+        f"{name}: holds no graphs; its networks are compared by text and structure alone;"
+        " `lemur curate --graph all` makes a snapshot that holds them"
+        for name, corpus in zip(against, index.corpora, strict=True)
+        if not (corpus.has_graphs or index.absence)
+    ]
     if index.absence is not None:
         notes.append(f"no network was run, and no graphs are compared: {index.absence}")
-    else:
-        notes += [
-            f"{name}: holds no graphs; its networks are compared by text and structure alone;"
-            " `lemur curate --graph all` makes a snapshot that holds them"
-            for name, corpus in zip(against, index.corpora, strict=True)
-            if not corpus.has_graphs
-        ]
-    if unchecked := [path for path in queries if inspections[path].certificate and certificates.get(path) is None]:
+    missing = [novelty.trace.missing for novelty in novelties if option_for(novelty.trace.missing)]
+    if missing:
+        packages, options = (", ".join(sorted({*names})) for names in (missing, map(option_for, missing)))
+        notes.append(
+            f"{plural(len(missing), 'network')} not run for want of {packages}, which LEMUR has; give {options}"
+        )
+    unchecked = [network.path for network in networks if network.certificate and not certificates.get(network.path)]
+    if unchecked:
         shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
         notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
-    if missing := {path: option for path, one in novelties.items() if (option := option_for(one.trace.missing))}:
-        packages = ", ".join(sorted({novelties[path].trace.missing for path in missing}))
-        options = ", ".join(sorted(set(missing.values())))
-        notes.append(f"{plural(len(missing), 'network')} not run: of {packages}, which LEMUR has; {options} runs them")
     if contribution.others:
         notes.append(f"neither networks nor statistics, and not checked: {plural(len(contribution.others), 'file')}")
-    measured = {file.network for file in statistics}
-    with_statistics = sum(Path(path).stem in measured for path in contribution.networks)
-    return GateReport(tuple(files.values()), with_statistics, tuple(notes))
+    return GateReport(tuple(files.values()), tuple(notes))
 
 
 def _open_reference(name: str) -> Path | RecordSource:
@@ -180,64 +167,55 @@ def _open_reference(name: str) -> Path | RecordSource:
     raise UserError(f"{name}: no such folder; --against takes a snapshot, lemur[@VERSION] or lemur-db[@VERSION]")
 
 
-def _inspect(networks: Mapping[str, bytes], jobs: int | None) -> dict[str, Inspection]:
+def _inspect(networks: Mapping[str, bytes], jobs: int | None) -> list[Network]:
     """Check each network by itself, in worker processes: one that ends Python's parser ends no more than its own."""
     items = list(networks.items())
     chunks = [items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK)]
-    results: list[Inspection] = []
+    results: list[Network] = []
     with progress("files", len(items), "networks") as advance:
         for part in map_chunks(inspect_network, chunks, _report_crash, jobs):
             results += part
             advance(len(part))
-    return dict(zip(networks, results, strict=True))
+    return results
 
 
-def _report_crash(_item: tuple[str, bytes]) -> Inspection:
-    return Inspection((Refusal("contract", "Python's parser crashed on it"),))
+def _report_crash(item: tuple[str, bytes]) -> Network:
+    return Network(item[0], "network", [Refusal("contract", "Python's parser crashed on it")])
 
 
-def _set_arguments(
-    queries: Mapping[str, Query], inspections: Mapping[str, Inspection], statistics: Sequence[Statistics]
-) -> None:
+def _set_arguments(networks: Sequence[Network], statistics: Sequence[Statistics]) -> None:
     """Run each network for the task and with the hyperparameters of its statistics, if it has some here."""
     first: dict[str, Statistics] = {}
     for file in sorted(statistics, key=lambda file: file.path):
         if file.network and file.trials:
             first.setdefault(file.network, file)
-    for path, query in queries.items():
-        prm: Json = dict.fromkeys((name for name in inspections[path].parameters if name not in PRM), _OTHER)
-        if (file := first.get(Path(path).stem)) is not None:
-            prm |= {name: value for name, value in file.trials[0].items() if name not in _MEASURED}
-            query.task = file.task if file.task in TASK_DATASETS else query.task
-        query.prm = prm
+    for network in networks:
+        if network.query is None:
+            continue
+        prm: Json = dict.fromkeys((name for name in network.parameters if name not in PRM), _OTHER)
+        if (measured := first.get(Path(network.path).stem)) is not None:
+            prm |= {name: value for name, value in measured.trials[0].items() if name not in _MEASURED}
+            network.query.task = measured.task if measured.task in TASK_DATASETS else network.query.task
+        network.query.prm = prm
 
 
-def _compute_certificates(
-    arch_uid: str, queries: Mapping[str, Query], novelties: Sequence[Novelty], index: NoveltyIndex, *, unsafe: bool
-) -> dict[str, str | None]:
-    """Return the certificates of the networks by path, and of those near them by id; None where LEMUR's file fails.
-
-    Args: arch_uid: the text of the file.
-    """
-    codes = {path: query.code for path, query in queries.items()}
-    near = {neighbor.id for novelty in novelties for neighbor in novelty.nearest}
-    for corpus in index.corpora:
-        codes |= corpus.read_codes(near)
+def _compute_certificates(arch_uid: str, codes: Mapping[str, str], *, unsafe: bool) -> dict[str, str | None]:
+    """Return the certificates of codes by key; None where LEMUR's file fails. Args: arch_uid: the text of the file."""
     with CachedSandbox(entries=[CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
         replies = list(CERTIFY.run(box, {key: CodeToCertify(arch_uid, code) for key, code in codes.items()}))
     return {reply.key: None if reply.answer is None else reply.answer.certificate for reply in replies}
 
 
 def _judge_certificate(
-    query: Query, novelty: Novelty, inspection: Inspection, certificates: Mapping[str, str | None]
+    network: Network, query: Query, novelty: Novelty, certificates: Mapping[str, str | None]
 ) -> Iterator[Refusal]:
     """Yield what is wrong with a certificate: another one in the name, or that of a network of the references, to which
     LEMUR's head would add the statistics."""
-    own = certificates.get(query.name)
+    own = certificates.get(network.path)
     if own is None:
         return
     twin = next((neighbor.name for neighbor in novelty.nearest if certificates.get(neighbor.id) == own), None)
-    if inspection.certificate not in ("", own):
+    if network.certificate not in ("", own):
         either = f"the digest of its code, {lemur_digest(query.code)}, or its certificate by ArchUID.py"
         yield Refusal("name", f"ends in neither {either}, {own[:40]}")
     elif twin is not None:
@@ -297,7 +275,11 @@ def _show(text: str) -> str:
 
 def build_json(report: GateReport) -> Json:
     """Return the report as one JSON object."""
-    files = [{**asdict(file), "passed": file.passed} for file in report.files]
+    shown = ("path", "kind", "nearest", "similarity", "passed")
+    files = [
+        {name: getattr(file, name) for name in shown} | {"findings": [asdict(one) for one in file.findings]}
+        for file in report.files
+    ]
     return {"passed": report.passed, "coverage": report.coverage, "files": files, "notes": list(report.notes)}
 
 
