@@ -56,6 +56,7 @@ STEPS = (
     Step("first-snapshot", "lemur curate lemur --include rl --graph off --out rl --force", 1, cold=()),
     Step("snapshot", "lemur curate lemur --out snapshot --force", 10, cold=("lemur",)),
     Step("novelty", "python -m benchmarks.novelty snapshot", 2),
+    Step("gate", "python -m benchmarks.gate --against lemur lemur@2.0.4", 5),
     Step("twins", "python -m benchmarks.twins snapshot", 8),
     Step("removals", "python -m benchmarks.twins snapshot --removals", 2),
     Step("versus_nndup", "python -m benchmarks.versus_nndup snapshot", 45),

@@ -1,8 +1,8 @@
 """The checks of one file that need nothing else: contract, name, statistics, secrets and license. Nothing is run.
 
-The rules of one file of statistics are those that the 99,771 files of nn-dataset 2.1.0 follow, but for 128 trials that
-lack a hyperparameter of their network, and one that states its accuracy twice. `find_untrained` says what no training
-gives of several.
+The rules of one file of statistics are those that the 99,771 files of nn-dataset 2.1.0 follow, but for seven trials
+that lack a hyperparameter which their network needs, and one that states its accuracy twice. `find_untrained` says what
+no training gives of several.
 
 Source: `ab/nn/util/db/{Write,Read}.py` and `ab/nn/stat/train` of https://github.com/ABrain-One/nn-dataset, 2.1.0
 """
@@ -80,11 +80,13 @@ class Network(GatedFile):
     Attributes:
         query: about its novelty; None if it is not Python.
         parameters: the names that `supported_hyperparameters` returns, as far as they are written.
+        needed: those that it reads as `prm["NAME"]`; for any other it has a default.
         certificate: 32 digits at the end of its name that are not LEMUR's digest of the code up to 2.2.11.
     """
 
     query: Query | None = None
     parameters: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
     certificate: str = ""
 
 
@@ -114,7 +116,10 @@ def inspect_network(item: tuple[str, bytes]) -> Network:
     stated = [license_ for license_ in read_head(code).licenses if not is_permissive(license_)]
     network.findings += [Refusal("license", f"its head states {name}, which does not permit it") for name in stated]
     if not isinstance(query, str):
-        network.query, network.parameters = query, _read_supported(code)
+        tree = parse_code(code, None)  # the query parsed it, however deep it is
+        subscripts = {ast.unparse(node.slice) for node in ast.walk(tree) if isinstance(node, ast.Subscript)}
+        network.query, network.parameters = query, _read_supported(tree)
+        network.needed = tuple(name for name in network.parameters if repr(name) in subscripts)
         network.certificate = match[1] if match is not None and match[1] != lemur_digest(code) else ""
     return network
 
@@ -124,9 +129,9 @@ def _find_secrets(data: bytes) -> Iterator[Refusal]:
         yield Refusal("secret", f"{hit.kind}; revoke it, and take it out", hit.line)
 
 
-def _read_supported(code: str) -> tuple[str, ...]:
+def _read_supported(tree: ast.Module) -> tuple[str, ...]:
     """Return the names in the literal that `supported_hyperparameters` returns; none if it computes them."""
-    for statement in parse_code(code, None).body:  # the query parsed it, however deep it is
+    for statement in tree.body:
         if isinstance(statement, ast.FunctionDef) and statement.name == "supported_hyperparameters":
             for node in ast.walk(statement):
                 if isinstance(node, ast.Set | ast.List | ast.Tuple | ast.Dict):
@@ -154,23 +159,23 @@ class Statistics(GatedFile):
     trials: list[Json] = field(default_factory=list)
 
 
-def read_statistics(path: str, data: bytes, find_parameters: Callable[[str], tuple[str, ...] | None]) -> Statistics:
+def read_statistics(path: str, data: bytes, find_needed: Callable[[str], tuple[str, ...] | None]) -> Statistics:
     """Read and check a file of statistics.
 
-    Args: find_parameters: returns the hyperparameters of a network by its name; None if there is no such network.
+    Args: find_needed: returns the hyperparameters that a network needs, by its name; None if there is no such network.
     """
     folder, epoch = _match_statistics(path)
     file, parts = Statistics(path, "statistics", list(_find_secrets(data))), folder.split("_")
-    parameters: tuple[str, ...] | None = ()
+    needed: tuple[str, ...] | None = ()
     faults = []
     if len(parts) != 4 or not all(parts):
         faults.append(f"{folder}: the folder is not TASK_DATASET_METRIC_NAME")
     else:
         file.task, file.dataset, file.metric, file.network = parts
-        parameters = find_parameters(file.network)
+        needed = find_needed(file.network)
         if file.task not in TASK_DATASETS:
             faults.append(f"{file.task}: not a task of LEMUR; one of {', '.join(TASK_DATASETS)}")
-        elif parameters is None:
+        elif needed is None:
             faults.append(f"{file.network}: there is no network of this name")
     if _EPOCH.fullmatch(epoch):
         file.epoch = int(epoch)
@@ -185,7 +190,7 @@ def read_statistics(path: str, data: bytes, find_parameters: Callable[[str], tup
     except ValueError as error:
         faults.append(f"not plain JSON: {str(error)[:100]}")
     for number, trial in enumerate(file.trials, 1):
-        faults += [f"trial {number}: {fault}" for fault in _check_trial(trial, parameters or ())]
+        faults += [f"trial {number}: {fault}" for fault in _check_trial(trial, needed or ())]
     file.findings += [Refusal("statistics", fault) for fault in faults]
     return file
 
@@ -197,7 +202,7 @@ def _match_statistics(path: str) -> tuple[str, str]:
     return match["folder"], match["file"]
 
 
-def _check_trial(trial: Json, parameters: tuple[str, ...]) -> Iterator[str]:
+def _check_trial(trial: Json, needed: tuple[str, ...]) -> Iterator[str]:
     def show(name: str) -> str:
         return f"{name} is {'missing' if trial.get(name) is None else repr(trial[name])[:40]}"
 
@@ -211,7 +216,7 @@ def _check_trial(trial: Json, parameters: tuple[str, ...]) -> Iterator[str]:
         yield f"{show('duration')}; a positive number of nanoseconds is needed"
     if not isinstance(uid, str) or not _UID.fullmatch(uid):
         yield f"{show('uid')}; 32 hexadecimal digits are needed"
-    if missing := sorted({*parameters, *TRAINER_PARAMETERS} - {"epoch"} - trial.keys()):
+    if missing := sorted({*needed, *TRAINER_PARAMETERS} - {"epoch"} - trial.keys()):
         yield f"lacks {', '.join(missing)}"
 
 

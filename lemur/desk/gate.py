@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from curate.compute.graphs import NetworkTracer
 from curate.compute.runs import PRM, TASK_DATASETS
-from curate.folder.novelty import Novelty, NoveltyIndex, Query
+from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex, Query
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
 from lemur.desk.certificate_guest import Certificate, CodeToCertify
@@ -105,9 +105,9 @@ def gate(
         return GateReport((), (note,))
     index = NoveltyIndex(references, jobs=jobs)
     networks = _inspect(contribution.networks, jobs)
-    parameters: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
-    parameters |= {Path(network.path).stem: network.parameters for network in networks}
-    statistics = [read_statistics(path, data, parameters.get) for path, data in contribution.statistics.items()]
+    needed: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
+    needed |= {Path(network.path).stem: network.needed for network in networks}
+    statistics = [read_statistics(path, data, needed.get) for path, data in contribution.statistics.items()]
     where = "whose content is not in this contribution; put the files themselves here"
     links = [
         GatedFile(path, "link", [Refusal("file", f"{link}, {where}")]) for path, link in contribution.links.items()
@@ -134,7 +134,8 @@ def gate(
                 network.nearest, network.similarity = novelty.text.name, novelty.text.similarity
         passing = [query for network, query in compared if network.passed]
         for number, earlier in index.find_repeats(passing, tracer).items():
-            files[passing[number].name].findings.append(Refusal("new", f"{earlier.how}, of these files"))
+            repeats = f"{earlier.how}, of these files ({_describe_similarity(earlier)})"
+            files[passing[number].name].findings.append(Refusal("new", repeats))
 
     notes = [
         f"{name}: holds no graphs; its networks are compared by text and structure alone;"
@@ -146,10 +147,8 @@ def gate(
         notes.append(f"no network was run, and no graphs are compared: {index.absence}")
     missing = [novelty.trace.missing for novelty in novelties if option_for(novelty.trace.missing)]
     if missing:
-        packages, options = (", ".join(sorted({*names})) for names in (missing, map(option_for, missing)))
-        notes.append(
-            f"{plural(len(missing), 'network')} not run for want of {packages}, which LEMUR has; give {options}"
-        )
+        lacking = f"{plural(len(missing), 'network')} not run, for want of {', '.join(sorted(set(missing)))}"
+        notes.append(f"{lacking}, which LEMUR has: {option_for(missing[0])} runs them")
     unchecked = [network.path for network in networks if network.certificate and not certificates.get(network.path)]
     if unchecked:
         shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
@@ -233,10 +232,13 @@ def _judge(novelty: Novelty, rules: Collection[str]) -> Iterator[Refusal]:
         yield Refusal("runs", f"does not run: {novelty.trace.error}")
     if novelty.known:
         first = novelty.nearest[0]
-        measures = [f"text {ratio(first.lexical)}", f"structure {ratio(first.structural)}"]
-        measures += [f"graph {ratio(first.graph)}"] if first.graph is not None else []
         removed = f", which was removed for {first.stands_for_it}" if first.stands_for_it else ""
-        yield Refusal("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})")
+        yield Refusal("new", f"{first.how}{removed} ({_describe_similarity(first)}; {first.folder})")
+
+
+def _describe_similarity(near: NovelNeighbor) -> str:
+    graph = f", graph {ratio(near.graph)}" if near.graph is not None else ""
+    return f"text {ratio(near.lexical)}, structure {ratio(near.structural)}{graph}"
 
 
 # The verdict of the gate as one table, as JSON, and as SARIF, which code review shows at the lines.

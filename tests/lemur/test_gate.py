@@ -106,12 +106,14 @@ def test_names(name: str, finding: str | None) -> None:
     digest = lemur_digest(net())
     inspection = inspect_network((f"ab/nn/nn/{name.replace('DIGEST', digest)}.py", net().encode()))
     assert [one.message for one in inspection.findings] == ([finding.replace("DIGEST", digest)] if finding else [])
-    assert inspection.parameters == ("lr", "momentum", "shrink")
+    assert (inspection.parameters, inspection.needed) == (("lr", "momentum", "shrink"),) * 2
 
 
-def test_hyperparameters_of_a_dict_are_its_keys() -> None:
+def test_hyperparameters_of_a_dict_are_its_keys_and_one_with_a_default_is_not_needed() -> None:
     code = net().replace('{"lr", "momentum", "shrink"}', '{"lr": 0.1, "momentum": 0.9, "shrink": [1, 2]}')
-    assert inspect_network(("it.py", code.encode())).parameters == ("lr", "momentum", "shrink")
+    code = code.replace('prm["shrink"]', 'prm.get("shrink", 1)')
+    network = inspect_network(("it.py", code.encode()))
+    assert (network.parameters, network.needed) == (("lr", "momentum", "shrink"), ("lr", "momentum"))
 
 
 def trials_of(rows: dict[str, list[tuple[float, int | None]]]) -> dict[str, Statistics]:
@@ -189,35 +191,41 @@ def test_a_contribution(snapshot: str, tmp_path: Path, monkeypatch: pytest.Monke
     nets = {"a-known": net(), "b-new": TEXTS["OTHER"], "c-near": TEXTS["OTHER"].replace("16, 7", "16, 5")}
     broken = TEXTS["OTHER"].replace("self.voice(", "self.mouth(").replace("amax", "amin")
     nets["d-broken"] = broken.replace("x", "image").replace("max", "x")
+    nets["e-lacks"] = f"import einops\n{TEXTS['OTHER']}"
     write(tmp_path, {f"ab/nn/nn/{name}.py": code for name, code in nets.items()})
     write(tmp_path, {**statistics("b-new"), **statistics("c-near", accuracy=2), "ab/nn/api.py": "x = 1\n"})
     report = gate(["."], against=[snapshot], jobs=1)
     of_statistics = [file for file in report.files if file.kind == "statistics"]
     assert [file.passed for file in of_statistics] == [True, False]
     networks = {name: rules for name, rules in found(report).items() if name.endswith(".py")}
-    assert networks == {"a-known.py": ["new"], "b-new.py": [], "c-near.py": ["new"], "d-broken.py": ["runs"]}
-    first, _, third, fourth = (file for file in report.files if file.kind == "network")
+    assert networks == {"a-known.py": ["new"], "b-new.py": [], "c-near.py": ["new"], "d-broken.py": ["runs"]} | {
+        "e-lacks.py": ["new"]
+    }
+    first, _, third, fourth, _ = (file for file in report.files if file.kind == "network")
     assert first.findings[0].message.startswith("the same code, near by text, near by structure: known (text 1.000")
-    assert third.findings[0].message == "near by text: ab/nn/nn/b-new.py, of these files"
+    assert third.findings[0].message.startswith(
+        "near by text: ab/nn/nn/b-new.py, of these files (text 1.000, structure "
+    )
     assert fourth.findings[0].message.startswith("does not run: forward_failed: AttributeError: ")
     assert report.coverage == {
-        "networks": 4, "passed": 1, "refused": {"new": 2, "runs": 1, "statistics": 1}, "statistics": 2, "without_statistics": 2
+        "networks": 5, "passed": 1, "refused": {"new": 3, "runs": 1, "statistics": 1}, "statistics": 2, "without_statistics": 3
     }  # fmt: skip
     assert report.notes == (
         f"{snapshot}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them",
+        "1 network not run, for want of einops, which LEMUR has: --runtime lemur-nets runs them",
         "neither networks nor statistics, and not checked: 1 file",
     )
 
     lines = list(build_table(report))
     assert lines[0] == "FAIL  ab/nn/nn/a-known.py"
     assert lines[2].startswith("pass  ab/nn/nn/b-new.py")
-    assert "6 files: 2 pass, 4 refused" in lines
+    assert "7 files: 2 pass, 5 refused" in lines
     facts = json.loads(json.dumps(build_json(report)))
     assert [file["passed"] for file in facts["files"]] == [file.passed for file in report.files]
     run = json.loads(json.dumps(build_sarif(report)))["runs"][0]
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == list(RULES)
-    assert [result["ruleId"] for result in run["results"]] == ["new", "new", "runs", "statistics"]
+    assert [result["ruleId"] for result in run["results"]] == ["new", "new", "runs", "new", "statistics"]
     place = run["results"][0]["locations"][0]["physicalLocation"]
     assert place == {"artifactLocation": {"uri": "ab/nn/nn/a-known.py"}, "region": {"startLine": 1}}
 
