@@ -108,11 +108,10 @@ def gate(
     needed: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
     needed |= {Path(network.path).stem: network.needed for network in networks}
     statistics = [read_statistics(path, data, needed.get) for path, data in contribution.statistics.items()]
-    where = "whose content is not in this contribution; put the files themselves here"
-    links = [
-        GatedFile(path, "link", [Refusal("file", f"{link}, {where}")]) for path, link in contribution.links.items()
-    ]
-    files = {file.path: file for file in (*networks, *statistics, *links)}
+    files: dict[str, GatedFile] = {file.path: file for file in (*networks, *statistics)}
+    for path, link in contribution.links.items():
+        where = f"{link}, whose content is not in this contribution; put the files themselves here"
+        files[path] = GatedFile(path, "link", [Refusal("file", where)])
     for path, fault in find_untrained([file for file in statistics if file.passed], contribution.present):
         files[path].findings.append(Refusal("statistics", fault))
 
