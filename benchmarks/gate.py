@@ -63,7 +63,7 @@ def count_refusals(folder: str, against: str) -> dict[str, object]:
         for finding in file.findings:
             words = finding.message.partition(": " if finding.rule == "new" else " (line ")[0]
             found = kinds.setdefault(f"{finding.rule}: {_DIGITS.sub('#', words)}", [])
-            found.append(f"{Path(file.path).name}: {finding.message}")
+            found.append(f"{file.path}: {finding.message}".replace(f"{folder}/ab/nn/nn/", ""))
     rules = Counter(" + ".join(sorted({finding.rule for finding in file.findings})) for file in report.files)
     by_frequency = sorted(kinds.items(), key=lambda item: -len(item[1]))
     return {

@@ -206,13 +206,14 @@ def _check_trial(trial: Json, needed: tuple[str, ...]) -> Iterator[str]:
     def show(name: str) -> str:
         return f"{name} is {'missing' if trial.get(name) is None else repr(trial[name])[:40]}"
 
-    def is_number(value: object) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+    def read_number(name: str) -> float | None:
+        value = trial.get(name)
+        return None if isinstance(value, bool) or not isinstance(value, int | float) else value
 
-    accuracy, duration, uid = (trial.get(name) for name in ("accuracy", "duration", "uid"))
-    if not (is_number(accuracy) and 0 <= accuracy <= 1):
+    accuracy, duration, uid = read_number("accuracy"), read_number("duration"), trial.get("uid")
+    if accuracy is None or not 0 <= accuracy <= 1:
         yield f"{show('accuracy')}; a number from 0 to 1 is needed"
-    if duration is not None and not (is_number(duration) and duration > 0):
+    if trial.get("duration") is not None and (duration is None or duration <= 0):
         yield f"{show('duration')}; a positive number of nanoseconds is needed"
     if not isinstance(uid, str) or not _UID.fullmatch(uid):
         yield f"{show('uid')}; 32 hexadecimal digits are needed"

@@ -219,8 +219,8 @@ def build_problem(row: Block, constructor: Sequence[str] = (), forward: Sequence
         "forward_call": ", ".join(argument.pass_on(_convert(argument, first)) for argument in call),
         "init_values": ", ".join(argument.value for argument in init),
     }
-    shaped = [[_reshape(argument, first, case) for argument in call] for case in others]
-    values = [[argument.value for argument in call], *shaped]
+    values: list[list[str | None]] = [[argument.value for argument in call]]
+    values += [[_reshape(argument, first, case) for argument in call] for case in others]
     distinct = dict.fromkeys(", ".join(filter(None, texts)) for texts in values if None not in texts)
     return ProblemText(row.code, tail, list(distinct))
 
