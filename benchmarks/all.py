@@ -5,7 +5,7 @@
 Each step is a command whose record is written to `docs/records/NAME.json`: command, commit, versions, processor, CPU
 and wall seconds, and what was printed. The commit is the newest that changed the product, its benchmarks or what is
 installed. A step that has a record of it is not run again, so the same command goes on after an interruption; what
-steps make for each other lies in FOLDER. The minutes are estimates for two idle cores: less than three hours in all.
+steps make for each other lies in FOLDER. The minutes are estimates for two idle cores: about three hours in all.
 """
 
 import argparse
@@ -56,6 +56,7 @@ STEPS = (
     Step("first-snapshot", "lemur curate lemur --include rl --graph off --out rl --force", 1, cold=()),
     Step("snapshot", "lemur curate lemur --out snapshot --force", 10, cold=("lemur",)),
     Step("novelty", "python -m benchmarks.novelty snapshot", 2),
+    Step("gate", "python -m benchmarks.gate --against lemur lemur@2.0.4", 3),
     Step("twins", "python -m benchmarks.twins snapshot", 8),
     Step("removals", "python -m benchmarks.twins snapshot --removals", 2),
     Step("versus_nndup", "python -m benchmarks.versus_nndup snapshot", 45),

@@ -101,6 +101,6 @@ def test_a_step_is_measured_once_on_a_state(tmp_path: Path, monkeypatch: pytest.
     for refused in (measuring.Step("two", "echo 1; exit 3", 1), measuring.Step("two", "echo 1", 1, needs="seed")):
         assert not measuring.run_step(refused, given, "a")
     assert not (tmp_path / "two.json").exists()
-    assert sum(step.minutes for step in measuring.STEPS) <= 180
+    assert sum(step.minutes for step in measuring.STEPS) < 190
     modules = re.findall(r"benchmarks\.(\w+)", " ".join(step.command for step in measuring.STEPS))
     assert [name for name in modules if not (ROOT / "benchmarks" / f"{name}.py").exists()] == []

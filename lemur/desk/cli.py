@@ -9,7 +9,7 @@ import typer
 
 from lemur_core.files.atomic import atomic_file, check_new_file, write_text
 from manifests.options import RUNTIME, takes_options
-from manifests.options.shared import JobsOption
+from manifests.options.shared import ForceOption, JobsOption, JsonOption, UnsafeOption
 
 app = typer.Typer()
 _PANEL = "LEMUR: contributions and releases"
@@ -34,10 +34,8 @@ def gate(
     ] = None,
     runtime: Annotated[tuple[str, ...], RUNTIME] = (),
     jobs: JobsOption = None,
-    unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run networks without a sandbox. Only for code you trust.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+    unsafe_no_sandbox: UnsafeOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check a contribution to LEMUR. Exit 0: all files pass; 3: one is refused; 1: failed.
 
@@ -65,8 +63,8 @@ def diff(
     out: Annotated[
         Path | None, typer.Option("--table", metavar="FILE.csv", help="Also write all changes as a table.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE.csv when it exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare two corpora or snapshots: networks that are new, gone, renamed or changed, and results that moved.
 

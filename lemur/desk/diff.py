@@ -27,7 +27,6 @@ KINDS = {
 }
 _SHOWN = 20  # rows of each kind in the text
 _RUN = ("task", "dataset", "metric", "epoch", "accuracy", "duration", "prm")
-_Setting = tuple[str | None, str | None, str | None]
 
 
 class Change(NamedTuple):
@@ -47,6 +46,64 @@ class Change(NamedTuple):
     after: float | None = None
 
 
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two corpora or snapshots.
+
+    Attributes:
+        before, after: their names, with versions.
+        totals: networks, distinct codes and results of both.
+        prefixes: counts by prefix: networks of both, and of each kind of change.
+        changes: by kind, then by name.
+    """
+
+    before: str
+    after: str
+    totals: Mapping[str, tuple[int, int]]
+    prefixes: Mapping[str, Mapping[str, int]]
+    changes: tuple[Change, ...]
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of changes by kind."""
+        found = Counter(change.change for change in self.changes)
+        return {kind: found[kind] for kind in KINDS}
+
+    def to_json(self) -> Json:
+        """Return all of it as one JSON object."""
+        changes = [change._asdict() for change in self.changes]
+        return {"counts": self.counts(), **vars(self), "changes": changes}
+
+    def to_markdown(self) -> str:
+        """Return the text of a release note: totals, counts by prefix, and the first changes of each kind."""
+        counts = self.counts()
+        lines = [f"# {code_span(self.before)} → {code_span(self.after)}", ""]
+        lines += table(("", "before", "after"), [(name, f"{a:,}", f"{b:,}") for name, (a, b) in self.totals.items()])
+        lines += table(("change", "count"), [(words, f"{counts[kind]:,}") for kind, words in KINDS.items()])
+        head = ("before", "after", *KINDS)
+        moved = {name: row for name, row in self.prefixes.items() if row.keys() & KINDS.keys()}
+        rows = [(code_span(name), *(f"{row.get(column, 0):,}" for column in head)) for name, row in moved.items()]
+        if rows:
+            lines += ["## Prefixes with changes", "", *table(("prefix", *head), rows)]
+        for kind, words in KINDS.items():
+            found = [change for change in self.changes if change.change == kind]
+            if kind == "best":  # the largest move first
+                found.sort(key=lambda one: (-abs((one.after or 0) - (one.before or 0)), one.nn, str(one.dataset)))
+            if found:
+                more = [f"- and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
+                lines += [f"## {words[0].upper()}{words[1:]}", "", *map(_describe, found[:_SHOWN]), *more, ""]
+        return "\n".join(lines).rstrip() + "\n"
+
+
+def _describe(change: Change) -> str:
+    text = f"- {code_span(change.nn)}" + (f", before {code_span(change.other)}" if change.other else "")
+    if change.change == "runs":
+        text += f": {plural(int(change.after or 0), 'result')} more, {int(change.before or 0):,} gone"
+    if change.change == "best":
+        of = ", ".join(filter(None, (change.task, change.dataset, change.metric)))
+        text += f" ({of}): {change.before or 0:.4f} → {change.after or 0:.4f}"
+    return text
+
+
 @dataclass
 class _Side:
     """One of the two. Codes are named by SHA-256, graphs by their identity."""
@@ -64,83 +121,6 @@ class _Side:
                 found[code].append(name)
         return found
 
-    def best(self, name: str) -> dict[_Setting, float]:
-        """Return the highest accuracy of a network by task, dataset and metric."""
-        best: dict[_Setting, float] = {}
-        for task, dataset, metric, _, accuracy, *_ in self.runs.get(name, ()):
-            if accuracy is not None:
-                setting = task, dataset, metric
-                best[setting] = max(accuracy, best.get(setting, accuracy))
-        return best
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The difference of two corpora or snapshots.
-
-    Attributes:
-        before, after: their names, with versions.
-        changes: by kind, then by name.
-        totals: networks, distinct codes and results of both.
-        prefixes: counts by prefix: networks of both, and of each kind of change.
-    """
-
-    before: str
-    after: str
-    changes: tuple[Change, ...]
-    totals: Mapping[str, tuple[int, int]]
-    prefixes: Mapping[str, Mapping[str, int]]
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of changes by kind."""
-        found = Counter(change.change for change in self.changes)
-        return {kind: found[kind] for kind in KINDS}
-
-    def to_json(self) -> Json:
-        """Return all of it as one JSON object."""
-        return {
-            "before": self.before,
-            "after": self.after,
-            "totals": {name: list(both) for name, both in self.totals.items()},
-            "counts": self.counts(),
-            "prefixes": {name: dict(row) for name, row in self.prefixes.items()},
-            "changes": [change._asdict() for change in self.changes],
-        }
-
-    def to_markdown(self) -> str:
-        """Return the text of a release note: totals, counts by prefix, and the first changes of each kind."""
-        counts = self.counts()
-        lines = [f"# {code_span(self.before)} → {code_span(self.after)}", ""]
-        lines += table(("", "before", "after"), [(name, f"{a:,}", f"{b:,}") for name, (a, b) in self.totals.items()])
-        lines += table(("change", "count"), [(words, f"{counts[kind]:,}") for kind, words in KINDS.items()])
-        head = ("prefix", "before", "after", *KINDS)
-        moved = {name: row for name, row in self.prefixes.items() if row.keys() & KINDS.keys()}
-        rows = [(code_span(name), *(f"{row.get(column, 0):,}" for column in head[1:])) for name, row in moved.items()]
-        if rows:
-            lines += ["## Prefixes with changes", "", *table(head, rows)]
-        for kind, words in KINDS.items():
-            found = [change for change in self.changes if change.change == kind]
-            if kind == "best":  # the largest move first
-                found.sort(key=lambda one: (-abs((one.after or 0) - (one.before or 0)), one.nn, str(one.dataset)))
-            if found:
-                lines += [f"## {words[0].upper()}{words[1:]}", "", *map(_describe, found[:_SHOWN])]
-            if len(found) > _SHOWN:
-                lines.append(f"- and {len(found) - _SHOWN:,} more")
-            lines += [""] if found else []
-        return "\n".join(lines).rstrip() + "\n"
-
-
-def _describe(change: Change) -> str:
-    text = f"- {code_span(change.nn)}"
-    if change.other:
-        text += f", before {code_span(change.other)}"
-    if change.change == "runs":
-        text += f": {plural(int(change.after or 0), 'result')} more, {int(change.before or 0):,} gone"
-    if change.change == "best":
-        of = ", ".join(filter(None, (change.task, change.dataset, change.metric)))
-        text += f" ({of}): {change.before or 0:.4f} → {change.after or 0:.4f}"
-    return text
-
 
 def diff(before: str, after: str) -> Difference:
     """Compare two corpora or snapshots, network by network.
@@ -151,75 +131,82 @@ def diff(before: str, after: str) -> Difference:
     Raises: UserError if one of them cannot be read.
     """
     old, new = _read(before), _read(after)
-    old_names, new_names = old.names(), new.names()
+    old_names = old.names()
     old_graphs: dict[str, str] = {}  # the first network of each graph
-    for code, names in old_names.items():
-        if graph := old.graphs.get(code):
-            old_graphs[graph] = min(names[0], old_graphs.get(graph, names[0]))
+    for name in sorted(old.codes):
+        for code in old.codes[name] & old.graphs.keys():
+            old_graphs.setdefault(old.graphs[code], name)
     changes: list[Change] = []
-    former: dict[str, str] = {}  # the old names of what was renamed
-    taken: set[str] = set()
+    former = {name: name for name in new.codes.keys() & old.codes.keys()}  # names in BEFORE, also of what was renamed
+    renamed: set[str] = set()
     for name in sorted(new.codes):
         codes = new.codes[name]
-        if name in old.codes:
-            if codes != old.codes[name]:
-                changes.append(Change("changed", name))
+        if name in former:
+            changes += [Change("changed", name)] if codes != old.codes[name] else []
             continue
         known = sorted({one for code in codes for one in old_names.get(code, ())})
         # Of several old names, each is renamed before one is named twice.
-        lost = sorted((one for one in known if one not in new.codes), key=lambda one: one in taken)
-        same = next(
-            (old_graphs[graph] for code in sorted(codes) if (graph := new.graphs.get(code)) in old_graphs), None
-        )
+        lost = sorted((one for one in known if one not in new.codes), key=lambda one: one in renamed)
+        same = [old_graphs[graph] for code in sorted(codes) if (graph := new.graphs.get(code)) in old_graphs]
         if lost:
             former[name] = lost[0]
-            taken.add(lost[0])
+            renamed.add(lost[0])
         kind = "renamed" if lost else "copied" if known else "recomputed" if same else "new"
-        changes.append(Change(kind, name, lost[0] if lost else known[0] if known else same))
-    changes += [Change("gone", name) for name in old.codes.keys() - new.codes.keys() - taken]
-    for name in new.codes.keys() | new.runs.keys():
-        changes += _compare_results(name, former.get(name, name), old, new)
-    prefixes = _count_prefixes(old, new, changes)
+        changes.append(Change(kind, name, next(iter([*lost, *known, *same]), None)))
+    changes += [Change("gone", name) for name in old.codes.keys() - new.codes.keys() - renamed]
+    for name, other in former.items():  # all results of any other network are new
+        changes += _compare_results(name, other if other != name else None, old.runs[other], new.runs[name])
+    prefixes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for column, names in (("before", old.codes), ("after", new.codes)):
+        for name in names:
+            prefixes[get_prefix(name)][column] += 1
+    for change in changes:
+        prefixes[get_prefix(change.nn)][change.change] += 1
     changes.sort(key=lambda one: (list(KINDS).index(one.change), one.nn, *map(str, one[2:6])))
     totals = {
         "networks": (len(old.codes), len(new.codes)),
-        "distinct codes": (len(old_names), len(new_names)),
+        "distinct codes": (len(old_names), len(new.names())),
         "results": (sum(map(Counter.total, old.runs.values())), sum(map(Counter.total, new.runs.values()))),
     }
-    return Difference(old.name, new.name, tuple(changes), totals, prefixes)
+    by_name = {name: dict(prefixes[name]) for name in sorted(prefixes)}
+    return Difference(old.name, new.name, totals, by_name, tuple(changes))
 
 
-def _compare_results(name: str, former: str, old: _Side, new: _Side) -> Iterator[Change]:
-    if former not in old.codes:  # all results of a new network are new
-        return
-    other = former if former != name else None
-    runs, before = new.runs.get(name, Counter()), old.runs.get(former, Counter())
-    gone, come = (before - runs).total(), (runs - before).total()
+def _compare_results(
+    name: str, other: str | None, before: Counter[tuple[Any, ...]], after: Counter[tuple[Any, ...]]
+) -> Iterator[Change]:
+    gone, come = (before - after).total(), (after - before).total()
     if gone or come:
         yield Change("runs", name, other, before=gone, after=come)
-    best, best_before = new.best(name), old.best(former)
+    best_before, best = _find_best(before), _find_best(after)
     for setting in best.keys() & best_before.keys():
         if best[setting] != best_before[setting]:
             yield Change("best", name, other, *setting, best_before[setting], best[setting])
 
 
-def _count_prefixes(old: _Side, new: _Side, changes: Iterable[Change]) -> dict[str, dict[str, int]]:
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for column, names in (("before", old.codes), ("after", new.codes)):
-        for name in names:
-            counts[get_prefix(name)][column] += 1
-    for change in changes:
-        counts[get_prefix(change.nn)][change.change] += 1
-    return {prefix: dict(counts[prefix]) for prefix in sorted(counts)}
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
+def _find_best(runs: Iterable[tuple[Any, ...]]) -> dict[tuple[str | None, str | None, str | None], float]:
+    """Return the highest accuracy of a network by task, dataset and metric."""
+    best: dict[tuple[str | None, str | None, str | None], float] = {}
+    for task, dataset, metric, _, accuracy, *_ in runs:
+        if accuracy is not None:
+            best[task, dataset, metric] = max(accuracy, best.get((task, dataset, metric), accuracy))
+    return best
 
 
 def _read(spec: str) -> _Side:
+    """Read a source, or all networks of a snapshot, kept or not."""
     folder = Path(spec)
     if (folder / FILE_NAME).is_file() and read_manifest(folder).kind == SNAPSHOT.name:
-        return _read_snapshot(folder)
+        side = _Side(folder.resolve().name)
+        with SNAPSHOT.reading(folder):
+            for row in SNAPSHOT.rows(folder, NetworkRow, ("id", "names", "graph")):
+                for name in row.names:
+                    side.codes[name].add(row.id)
+                if row.graph:
+                    side.graphs[row.id] = row.graph
+            for stat in SNAPSHOT.rows(folder, Stat, ("id", "nn", *_RUN)):
+                side.runs[stat.nn][tuple(getattr(stat, column) for column in _RUN)] += 1
+        return side
     source = open_source(spec)
     side = _Side(source.name)
     for batch, codes, places in source.coded_batches():
@@ -229,18 +216,4 @@ def _read(spec: str) -> _Side:
                 side.codes[name].add(codes[place][0].hex())
                 side.runs[name][tuple(run)] += 1
     side.name = source.name  # with the version, which a service states when it is read
-    return side
-
-
-def _read_snapshot(folder: Path) -> _Side:
-    """Read all networks of a snapshot, kept or not."""
-    side = _Side(folder.resolve().name)
-    with SNAPSHOT.reading(folder):
-        for row in SNAPSHOT.rows(folder, NetworkRow, ("id", "names", "graph")):
-            for name in row.names:
-                side.codes[name].add(row.id)
-            if row.graph:
-                side.graphs[row.id] = row.graph
-        for stat in SNAPSHOT.rows(folder, Stat, ("id", "nn", *_RUN)):
-            side.runs[stat.nn][tuple(getattr(stat, column) for column in _RUN)] += 1
     return side

@@ -6,29 +6,27 @@ second names it. A network that is refused for another reason stands for none.
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 from urllib.parse import quote
 
 from curate.compute.graphs import NetworkTracer
 from curate.compute.runs import PRM, TASK_DATASETS
-from curate.folder.novelty import Novelty, NoveltyIndex, Query
+from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex, Query
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
 from lemur.desk.certificate_guest import Certificate, CodeToCertify
 from lemur.desk.checks import (
     RULES,
-    Contribution,
-    Inspection,
+    GatedFile,
+    Network,
     Refusal,
+    Statistics,
     find_untrained,
     inspect_network,
-    inspect_statistics,
-    match_statistics,
     read_contribution,
-    read_trials,
+    read_statistics,
 )
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
@@ -37,7 +35,7 @@ from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
-from lemur_core.sandbox.runtime import find_absence
+from lemur_core.sandbox.runtime import find_absence, option_for
 from lemur_core.sandbox.stage import SandboxStage
 from manifests.folders.manifest import package_versions
 from train.model.contract import lemur_digest
@@ -51,34 +49,32 @@ _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparam
 _OTHER = 0.5  # a value in the range of LEMUR's search, for hyperparameters that a network names itself
 
 
-@dataclass(slots=True)
-class GatedFile:
-    """One file and why it is refused. `nearest` and `similarity`: by tokens, of a network."""
-
-    path: str
-    kind: Literal["network", "statistics", "link"]
-    findings: list[Refusal]
-    nearest: str | None = None
-    similarity: float | None = None
-
-    @property
-    def passed(self) -> bool:
-        """True if nothing was found."""
-        return not self.findings
-
-
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """The verdict on a contribution: its files in their order, its coverage by name, and notes."""
+    """The verdict on a contribution: its files in their order, and notes."""
 
     files: tuple[GatedFile, ...]
-    coverage: Json
     notes: tuple[str, ...]
 
     @property
     def passed(self) -> bool:
         """True if no file is refused."""
         return all(file.passed for file in self.files)
+
+    @property
+    def coverage(self) -> Json:
+        """The numbers of networks and statistics, and of files that each rule refuses."""
+        refused = Counter(rule for file in self.files for rule in {finding.rule for finding in file.findings})
+        networks = [file for file in self.files if isinstance(file, Network)]
+        statistics = [file for file in self.files if isinstance(file, Statistics)]
+        measured = {file.network for file in statistics}
+        return {
+            "networks": len(networks),
+            "passed": sum(file.passed for file in networks),
+            "refused": {rule: refused[rule] for rule in RULES if refused[rule]},
+            "statistics": len(statistics),
+            "without_statistics": sum(Path(file.path).stem not in measured for file in networks),
+        }
 
 
 def gate(
@@ -106,164 +102,142 @@ def gate(
     if not (contribution.networks or contribution.statistics or contribution.links):
         kinds = "networks (.py files) or statistics (stat/train/TASK_DATASET_METRIC_NAME/EPOCH.json)"
         note = f"nothing to check: no {kinds} among {plural(len(contribution.others), 'file')}"
-        return GateReport((), _describe_coverage(()), (note,))
+        return GateReport((), (note,))
     index = NoveltyIndex(references, jobs=jobs)
-    inspections = _inspect(contribution, jobs)
-    trials = {path: read_trials(data) for path, data in contribution.statistics.items()}
-    files = {path: GatedFile(path, "network", list(item.findings)) for path, item in inspections.items()}
-    files |= _inspect_statistics(contribution, inspections, trials)
+    networks = _inspect(contribution.networks, jobs)
+    needed: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
+    needed |= {Path(network.path).stem: network.needed for network in networks}
+    statistics = [read_statistics(path, data, needed.get) for path, data in contribution.statistics.items()]
+    files: dict[str, GatedFile] = {file.path: file for file in (*networks, *statistics)}
     for path, link in contribution.links.items():
         where = f"{link}, whose content is not in this contribution; put the files themselves here"
         files[path] = GatedFile(path, "link", [Refusal("file", where)])
-    queries = {path: item.query for path, item in inspections.items() if item.query is not None}
-    _set_arguments(trials, inspections, queries)
+    for path, fault in find_untrained([file for file in statistics if file.passed], contribution.present):
+        files[path].findings.append(Refusal("statistics", fault))
+
+    _set_arguments(networks, statistics)
+    compared = [(network, network.query) for network in networks if network.query is not None]
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
-        compared = index.compare(list(queries.values()), None if index.absence else tracer)
-        novelties = dict(zip(queries, compared, strict=True))
-        for path, novelty in novelties.items():
-            files[path].findings += _judge(novelty, files[path].findings)
+        novelties = index.compare([query for _, query in compared], None if index.absence else tracer)
+        certificates: Mapping[str, str | None] = {}
+        if contribution.arch_uid is not None:
+            codes = {query.name: query.code for _, query in compared}
+            near = {neighbor.id for novelty in novelties for neighbor in novelty.nearest}
+            for corpus in index.corpora:
+                codes |= corpus.read_codes(near)
+            certificates = _compute_certificates(contribution.arch_uid, codes, unsafe=unsafe)
+        for (network, query), novelty in zip(compared, novelties, strict=True):
+            network.findings += _judge(novelty, {finding.rule for finding in network.findings})
+            network.findings += _judge_certificate(network, query, novelty, certificates)
             if novelty.text is not None:
-                files[path].nearest, files[path].similarity = novelty.text.name, novelty.text.similarity
-        answers = _compute_certificates(contribution, novelties, queries, index, unsafe=unsafe)
-        for path, novelty in novelties.items():
-            files[path].findings += _check_certificate(novelty, queries[path], inspections[path].certificate, answers)
-        passing = [query for path, query in queries.items() if files[path].passed]
+                network.nearest, network.similarity = novelty.text.name, novelty.text.similarity
+        passing = [query for network, query in compared if network.passed]
         for number, earlier in index.find_repeats(passing, tracer).items():
-            files[passing[number].name].findings.append(Refusal("new", f"{earlier.how}, of these files"))
+            repeats = f"{earlier.how}, of these files ({_describe_similarity(earlier)})"
+            files[passing[number].name].findings.append(Refusal("new", repeats))
+
     notes = [
         f"{name}: holds no graphs; its networks are compared by text and structure alone;"
         " `lemur curate --graph all` makes a snapshot that holds them"
-        for name in against
-        if index.absence is None and not any(corpus.name == name for corpus in index.corpora if corpus.has_graphs)
+        for name, corpus in zip(against, index.corpora, strict=True)
+        if not (corpus.has_graphs or index.absence)
     ]
     if index.absence is not None:
         notes.append(f"no network was run, and no graphs are compared: {index.absence}")
-    if unchecked := [path for path in queries if inspections[path].certificate and answers.get(path) is None]:
+    missing = [novelty.trace.missing for novelty in novelties if option_for(novelty.trace.missing)]
+    if missing:
+        lacking = f"{plural(len(missing), 'network')} not run, for want of {', '.join(sorted(set(missing)))}"
+        notes.append(f"{lacking}, which LEMUR has: {option_for(missing[0])} runs them")
+    unchecked = [network.path for network in networks if network.certificate and not certificates.get(network.path)]
+    if unchecked:
         shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
         notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
     if contribution.others:
         notes.append(f"neither networks nor statistics, and not checked: {plural(len(contribution.others), 'file')}")
-    every = tuple(files.values())
-    return GateReport(every, _describe_coverage(every), tuple(notes))
+    return GateReport(tuple(files.values()), tuple(notes))
 
 
 def _open_reference(name: str) -> Path | RecordSource:
+    if name.partition("@")[0] in ("lemur", "lemur-db"):  # as for `open_source`, also beside a folder of that name
+        return open_source(name)
     if Path(name).is_dir():
         return Path(name)
-    if name.partition("@")[0] in ("lemur", "lemur-db"):
-        return open_source(name)
     raise UserError(f"{name}: no such folder; --against takes a snapshot, lemur[@VERSION] or lemur-db[@VERSION]")
 
 
-def _inspect(contribution: Contribution, jobs: int | None) -> dict[str, Inspection]:
-    """Check each network by itself, in worker processes."""
-    items = list(contribution.networks.items())
+def _inspect(networks: Mapping[str, bytes], jobs: int | None) -> list[Network]:
+    """Check each network by itself, in worker processes: one that ends Python's parser ends no more than its own."""
+    items = list(networks.items())
     chunks = [items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK)]
-    results: list[Inspection] = []
+    results: list[Network] = []
     with progress("files", len(items), "networks") as advance:
         for part in map_chunks(inspect_network, chunks, _report_crash, jobs):
             results += part
             advance(len(part))
-    return dict(zip(contribution.networks, results, strict=True))
+    return results
 
 
-def _report_crash(_item: tuple[str, bytes]) -> Inspection:
-    return Inspection((Refusal("contract", "Python's parser crashed on it"),))
+def _report_crash(item: tuple[str, bytes]) -> Network:
+    return Network(item[0], "network", [Refusal("contract", "Python's parser crashed on it")])
 
 
-def _inspect_statistics(
-    contribution: Contribution, inspections: Mapping[str, Inspection], trials: Mapping[str, list[Json] | str]
-) -> dict[str, GatedFile]:
-    known: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
-    known |= {Path(path).stem: item.parameters for path, item in inspections.items()}
-    files = {
-        path: GatedFile(path, "statistics", inspect_statistics(known.get, path, data, trials[path]))
-        for path, data in contribution.statistics.items()
-    }
-    sound = {path: rows for path, rows in trials.items() if files[path].passed}
-    for path, refusal in find_untrained(sound, contribution.present):
-        files[path].findings.append(refusal)
-    return files
+def _set_arguments(networks: Sequence[Network], statistics: Sequence[Statistics]) -> None:
+    """Run each network for the task and with the hyperparameters of its statistics, if it has some here."""
+    first: dict[str, Statistics] = {}
+    for file in sorted(statistics, key=lambda file: file.path):
+        if file.network and file.trials:
+            first.setdefault(file.network, file)
+    for network in networks:
+        if network.query is None:
+            continue
+        prm: Json = dict.fromkeys((name for name in network.parameters if name not in PRM), _OTHER)
+        if (measured := first.get(Path(network.path).stem)) is not None:
+            prm |= {name: value for name, value in measured.trials[0].items() if name not in _MEASURED}
+            network.query.task = measured.task if measured.task in TASK_DATASETS else network.query.task
+        network.query.prm = prm
 
 
-def _compute_certificates(
-    contribution: Contribution,
-    novelties: Mapping[str, Novelty],
-    queries: Mapping[str, Query],
-    index: NoveltyIndex,
-    *,
-    unsafe: bool,
-) -> dict[str, str | None]:
-    """Return the certificates of the networks by path, and of those near them by id; None where LEMUR's file fails."""
-    if contribution.arch_uid is None or not queries:
-        return {}
-    codes = {path: query.code for path, query in queries.items()}
-    near = {neighbor.id for novelty in novelties.values() for neighbor in novelty.nearest}
-    for corpus in index.corpora:
-        codes |= corpus.read_codes(near)
-    payloads = {key: CodeToCertify(contribution.arch_uid, code) for key, code in codes.items()}
+def _compute_certificates(arch_uid: str, codes: Mapping[str, str], *, unsafe: bool) -> dict[str, str | None]:
+    """Return the certificates of codes by key; None where LEMUR's file fails. Args: arch_uid: the text of the file."""
     with CachedSandbox(entries=[CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
-        replies = list(CERTIFY.run(box, payloads))
+        replies = list(CERTIFY.run(box, {key: CodeToCertify(arch_uid, code) for key, code in codes.items()}))
     return {reply.key: None if reply.answer is None else reply.answer.certificate for reply in replies}
 
 
-def _check_certificate(
-    novelty: Novelty, query: Query, stated: str, answers: Mapping[str, str | None]
+def _judge_certificate(
+    network: Network, query: Query, novelty: Novelty, certificates: Mapping[str, str | None]
 ) -> Iterator[Refusal]:
     """Yield what is wrong with a certificate: another one in the name, or that of a network of the references, to which
-    LEMUR's head would add the statistics. Args: stated: in the name."""
-    own = answers.get(query.name)
-    twin = next((neighbor.name for neighbor in novelty.nearest if answers.get(neighbor.id) == own), None)
-    if own is not None and stated and stated != own:
+    LEMUR's head would add the statistics."""
+    own = certificates.get(network.path)
+    if own is None:
+        return
+    twin = next((neighbor.name for neighbor in novelty.nearest if certificates.get(neighbor.id) == own), None)
+    if network.certificate not in ("", own):
         either = f"the digest of its code, {lemur_digest(query.code)}, or its certificate by ArchUID.py"
         yield Refusal("name", f"ends in neither {either}, {own[:40]}")
-    elif own is not None and twin is not None:
-        attached = "LEMUR's head would add its statistics to that network"
-        yield Refusal("new", f"has the certificate of {twin}: {attached}")
+    elif twin is not None:
+        yield Refusal("new", f"has the certificate of {twin}: LEMUR's head would add its statistics to that network")
 
 
-def _set_arguments(
-    statistics: Mapping[str, list[Json] | str], inspections: Mapping[str, Inspection], queries: Mapping[str, Query]
-) -> None:
-    """Run each network for the task and with the hyperparameters of its statistics, if it has some here."""
-    by_name: dict[str, tuple[str, Json]] = {}
-    for path, trials in sorted(statistics.items()):
-        parts = match_statistics(path)[0].split("_")
-        if len(parts) == 4 and isinstance(trials, list):
-            by_name.setdefault(parts[3], (parts[0], trials[0]))
-    for path, query in queries.items():
-        named = dict.fromkeys((name for name in inspections[path].parameters if name not in PRM), _OTHER)
-        task, prm = by_name.get(Path(path).stem, (query.task, {}))
-        query.prm = named | {name: value for name, value in prm.items() if name not in _MEASURED}
-        query.task = task if task in TASK_DATASETS else query.task
+def _judge(novelty: Novelty, rules: Collection[str]) -> Iterator[Refusal]:
+    """Yield why a network is refused that was run and compared.
 
+    One that imports what LEMUR's networks may, and that is not in the runtime here, is not to blame.
 
-def _judge(novelty: Novelty, findings: Sequence[Refusal]) -> list[Refusal]:
-    """Return why a network is refused that was run and compared. Args: findings: of its file alone."""
-    found, trace = [], novelty.trace
-    if trace.runs is False and "contract" not in {finding.rule for finding in findings}:
-        found.append(Refusal("runs", f"does not run: {trace.error}"))
+    Args: rules: that refuse its file alone.
+    """
+    if novelty.trace.runs is False and "contract" not in rules and not option_for(novelty.trace.missing):
+        yield Refusal("runs", f"does not run: {novelty.trace.error}")
     if novelty.known:
         first = novelty.nearest[0]
-        measures = [f"text {ratio(first.lexical)}", f"structure {ratio(first.structural)}"]
-        measures += [f"graph {ratio(first.graph)}"] if first.graph is not None else []
         removed = f", which was removed for {first.stands_for_it}" if first.stands_for_it else ""
-        found.append(Refusal("new", f"{novelty.reason}{removed} ({', '.join(measures)}; {first.folder})"))
-    return found
+        yield Refusal("new", f"{first.how}{removed} ({_describe_similarity(first)}; {first.folder})")
 
 
-def _describe_coverage(checked: Sequence[GatedFile]) -> Json:
-    refused = Counter(rule for file in checked for rule in {finding.rule for finding in file.findings})
-    files = [file for file in checked if file.kind == "network"]
-    statistics = [file.path for file in checked if file.kind == "statistics"]
-    with_statistics = {match_statistics(path)[0].rpartition("_")[2] for path in statistics}
-    return {
-        "networks": len(files),
-        "passed": sum(file.passed for file in files),
-        "refused": {rule: refused[rule] for rule in RULES if refused[rule]},
-        "statistics": len(statistics),
-        "without_statistics": sum(Path(file.path).stem not in with_statistics for file in files),
-    }
+def _describe_similarity(near: NovelNeighbor) -> str:
+    graph = f", graph {ratio(near.graph)}" if near.graph is not None else ""
+    return f"text {ratio(near.lexical)}, structure {ratio(near.structural)}{graph}"
 
 
 # The verdict of the gate as one table, as JSON, and as SARIF, which code review shows at the lines.
@@ -302,7 +276,11 @@ def _show(text: str) -> str:
 
 def build_json(report: GateReport) -> Json:
     """Return the report as one JSON object."""
-    files = [{**asdict(file), "passed": file.passed} for file in report.files]
+    shown = ("path", "kind", "nearest", "similarity", "passed")
+    files = [
+        {name: getattr(file, name) for name in shown} | {"findings": [asdict(one) for one in file.findings]}
+        for file in report.files
+    ]
     return {"passed": report.passed, "coverage": report.coverage, "files": files, "notes": list(report.notes)}
 
 

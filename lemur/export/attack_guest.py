@@ -5,23 +5,26 @@ pass where outputs are small, the input where a block hardly changes it, a store
 (KernelBench, issue 165).
 """
 
+import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from extract.arguments.search_guest import disable_denied
 from extract.arguments.trials import AttemptError, attempt, load, seed_all
 
-TOLERANCE = 1e-2  # KernelBench's, absolute and relative
-#: Factors of floating-point inputs, in the order in which they are tried.
-FACTORS = (1.0, 4.0, 16.0, 64.0, 0.25)
-#: In place of an answer: the block draws at random, so that its own output would not pass.
-RANDOM = "draws at random"
+_TOLERANCE = 1e-2  # KernelBench's, absolute and relative
+#: Factors of floating-point inputs, in the order in which they are tried, and how many are wanted.
+_FACTORS = (1.0, 4.0, 16.0, 64.0, 0.25)
+_RANGES = 2
+_SHAPES = 2
+_RANDOM = "draws at random"  # the block, so that its own output would not pass
 _SEEDS = (1, 2)
 _SECONDS = 60.0  # CPU seconds; the limits of the sandbox come first
 _IMAGES = 4  # dimensions
@@ -41,15 +44,15 @@ class Attacked:
     """What is left of a problem.
 
     Attributes:
-        passed: the trivial answers that pass for the inputs as they are stated.
+        hackable: why a trivial answer would pass; None if none does.
         calls: the sets of inputs with which none passes, and `factors`, by which floating-point inputs are multiplied.
-        channels_last: whether the block takes images in that memory layout, too.
+        layouts: 2 if the block takes images with their channels last, too.
     """
 
-    passed: Sequence[str]
+    hackable: str | None
     calls: Sequence[int]
     factors: Sequence[float]
-    channels_last: bool
+    layouts: int
 
 
 def attack(problem: Problem) -> Attacked | str:
@@ -67,26 +70,31 @@ def attack(problem: Problem) -> Attacked | str:
 def _attack(names: dict[str, Any], calls: int) -> Attacked:
     seed_all()
     model = names["Model"](*names["get_init_inputs"]())
-    passed = _find_passing(names, model, 0, 1.0)
-    factors = [factor for factor in FACTORS if _withstands(names, model, 0, factor)][:2]
+
+    def withstands(call: int, factor: float) -> bool:
+        try:
+            return not _find_passing(names, model, call, factor)
+        except Exception:  # noqa: BLE001 (any exception of foreign code means that it does not run)
+            return False
+
+    passing = _find_passing(names, model, 0, 1.0)
     inputs = _draw(names, 0, 1.0, _SEEDS[0])
-    if factors and not any(_is_float(value) for value in inputs):
-        factors = factors[:1]
-    kept = [n for n in range(calls) if factors and all(_withstands(names, model, n, one) for one in factors)]
+    ranges = _RANGES if any(map(_is_float, inputs)) else 1
+    factors = [factor for factor in _FACTORS if withstands(0, factor)][:ranges]
+    kept = [call for call in range(calls) if factors and all(withstands(call, factor) for factor in factors)]
+    hackable = None
+    if not factors:
+        hackable = _RANDOM if _RANDOM in passing else f"within {_TOLERANCE:g}: {', '.join(passing)}"
+    elif len(factors) < ranges:
+        hackable = "one range of values alone"
+    elif len(kept) < _SHAPES:
+        hackable = "one shape alone"
     last = [value.to(memory_format=torch.channels_last) if _is_image(value) else value for value in inputs]
     try:
         takes = any(map(_is_image, inputs)) and _passes(_run(model, inputs), _run(model, last))
     except Exception:  # noqa: BLE001 (any exception of foreign code means that it does not take them)
         takes = False
-    return Attacked(passed, kept, factors, takes)
-
-
-def _withstands(names: dict[str, Any], model: nn.Module, call: int, factor: float) -> bool:
-    """Return whether a call runs with inputs multiplied by a factor, and no trivial answer passes."""
-    try:
-        return not _find_passing(names, model, call, factor)
-    except Exception:  # noqa: BLE001 (any exception of foreign code means that it does not run)
-        return False
+    return Attacked(hackable, kept, factors, 1 + takes)
 
 
 def _find_passing(names: dict[str, Any], model: nn.Module, call: int, factor: float) -> list[str]:
@@ -95,31 +103,30 @@ def _find_passing(names: dict[str, Any], model: nn.Module, call: int, factor: fl
     outputs = [_run(model, inputs) for inputs in draws]
     if not all(output.isfinite().all() for output in outputs if output.is_floating_point()):
         return ["an output that is not finite"]
-    if not _passes(outputs[0], _run(model, draws[0], _SEEDS[1])):
-        return [RANDOM]
-    passing: set[str] | None = None
-    for number, (inputs, output) in enumerate(zip(draws, outputs, strict=True)):
-        answers = _answer(inputs, output, outputs[1 - number])
-        found = {name for name, answer in answers if _passes(output, answer)}
-        passing = found if passing is None else passing & found
-    return sorted(passing or ())
+    seed_all()
+    untouched = _read_generators()
+    again = _run(model, draws[0])
+    if _read_generators() != untouched or not _passes(outputs[0], again):
+        return [_RANDOM]
+    found = [
+        {name for name, answer in _answer(inputs, output, other) if _passes(output, answer)}
+        for inputs, output, other in zip(draws, outputs, reversed(outputs), strict=True)
+    ]
+    return sorted(set.intersection(*found))
 
 
-def _answer(inputs: Sequence[Any], output: Tensor, other: Tensor) -> Iterator[tuple[str, Tensor | None]]:
-    """Yield trivial answers by name; None, or of another shape, where there is none.
-
-    Args: other: the output for another draw of the inputs.
-    """
+def _answer(inputs: Sequence[Any], output: Tensor, other: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield trivial answers by name. Args: other: the output for another draw of the inputs."""
     yield "zeros", torch.zeros_like(output)
     yield "ones", torch.ones_like(output)
     first = next((value for value in inputs if isinstance(value, Tensor)), None)
     if first is not None:
-        yield "the input", first
-        yield "the input, negated", first.neg() if first.dtype is not torch.bool else None
         real = first.to(torch.float32)
+        yield "the input", first
+        yield "the input, negated", -real
         yield "the mean of the input", real.mean().expand(output.shape)
-        if first.shape == output.shape and first.dim():
-            yield "the mean of the input over its last axis", real.mean(-1, keepdim=True).expand(output.shape)
+        if first.dim():
+            yield "the mean of the input over its last axis", real.mean(-1, keepdim=True).expand_as(first)
     yield "another output", other
     if other.numel():
         real = other.to(torch.float32)
@@ -129,17 +136,19 @@ def _answer(inputs: Sequence[Any], output: Tensor, other: Tensor) -> Iterator[tu
             yield "the mean of another output over the batch", real.mean(0, keepdim=True).expand(output.shape)
 
 
-def _passes(output: Tensor, answer: Tensor | None) -> bool:
-    return (
-        answer is not None
-        and answer.shape == output.shape
-        and torch.allclose(output.to(torch.float64), answer.to(torch.float64), atol=TOLERANCE, rtol=TOLERANCE)
+def _passes(output: Tensor, answer: Tensor) -> bool:
+    return answer.shape == output.shape and torch.allclose(
+        output.to(torch.float64), answer.to(torch.float64), atol=_TOLERANCE, rtol=_TOLERANCE
     )
 
 
-def _run(model: Callable[..., Any], inputs: Sequence[Any], seed: int = 0) -> Tensor:
+def _read_generators() -> tuple[float, float, float]:
+    """Return the next number of each global generator, which is another one after a draw, however rarely that shows."""
+    return torch.rand(()).item(), random.random(), float(np.random.random())
+
+
+def _run(model: nn.Module, inputs: Sequence[Any]) -> Tensor:
     seed_all()
-    torch.manual_seed(seed)
     with torch.no_grad():
         output = model(*[value.clone() if isinstance(value, Tensor) else value for value in inputs])
     assert isinstance(output, Tensor), "does not return one tensor"

@@ -8,7 +8,7 @@ import typer
 
 from lemur.export import ExportForm
 from lemur_core.files.markdown import make_visible, plural
-from manifests.options.shared import JobsOption
+from manifests.options.shared import ForceOption, JobsOption, JsonOption, UnsafeOption
 
 app = typer.Typer()
 
@@ -19,11 +19,9 @@ def export(
     form: Annotated[ExportForm, typer.Option("--format", help="The form to write.")],
     out: Annotated[Path, typer.Option("--out", metavar="OUT", help="The folder to write.")],
     jobs: JobsOption = None,
-    unsafe_no_sandbox: Annotated[
-        bool, typer.Option("--unsafe-no-sandbox", help="Run blocks without a sandbox. Only for code you trust.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT when it exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    unsafe_no_sandbox: UnsafeOption = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a folder in the form of other tools, without code that may not be redistributed.
 

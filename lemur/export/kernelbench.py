@@ -21,15 +21,16 @@ Source: https://github.com/ScalingIntelligence/KernelBench
 """
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from extract.folder.verify import RUN_CALL
 from extract.model.results import at_least
 from extract.proofs.runtime import runtime_for
+from extract.specs.behavior import read_shape
 from extract.specs.make import (
     WorkingCall,
     positional_names,
@@ -39,17 +40,15 @@ from extract.specs.make import (
     read_specs,
 )
 from extract.specs.outline import read_outline
-from lemur.export.attack_guest import RANDOM, TOLERANCE, Attacked, Problem
+from lemur.export.attack_guest import Attacked, Problem
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.tables import read_rows
 from manifests.records import Block, Case, KernelProblem
 
-_TENSOR = re.compile(r"(\w+) (\d+(?:x\d+)*|scalar)")
 _CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint"})
 #: Names that the file must not define itself.
 _OWN = ("Model", "get_inputs", "get_init_inputs", "_CALLS", "_FACTORS", "_vary")
-_LEAST_CALLS = 2  # shapes
 
 _TAIL = '''
 
@@ -91,30 +90,6 @@ def get_init_inputs():
 '''
 
 
-class RefusedError(Exception):
-    """A block that has no such form; the message is the reason, a few words."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Parameters:
-    """A call as parameters of `Model` and the arguments that they are passed on as."""
-
-    names: tuple[str, ...]
-    positional: int
-    values: tuple[str, ...]
-
-    def passed(self, converted: Mapping[str, str]) -> str:
-        """Return the arguments of the inner call. Args: converted: expressions for parameters with another type."""
-        texts = [converted.get(name, name) for name in self.names]
-        keywords = zip(self.names[self.positional :], texts[self.positional :], strict=True)
-        return ", ".join([*texts[: self.positional], *(f"{name}={text}" for name, text in keywords)])
-
-    @property
-    def declared(self) -> str:
-        """Return the parameters as written after `self`."""
-        return "".join(f", {name}" for name in self.names)
-
-
 ATTACK = SandboxStage[Attacked | str](
     "lemur.export.attack_guest:attack",
     Attacked | str,
@@ -132,14 +107,13 @@ class ProblemText:
     tail: Mapping[str, str]
     calls: Sequence[str]
 
-    def render(self, calls: Sequence[int] | None = None, factors: Sequence[float] = (1.0,), layouts: int = 1) -> str:
-        """Return the file with some of the calls."""
-        shown = self.calls if calls is None else [self.calls[number] for number in calls]
+    def render(self, calls: Sequence[int] = (), factors: Sequence[float] = (1.0,), layouts: int = 1) -> tuple[str, int]:
+        """Return the file with some of the calls, by default all, and how many inputs it builds."""
+        shown = [self.calls[number] for number in calls] or self.calls
         cases = len(shown) * len(factors) * layouts
         lines = "\n".join(f"    lambda: [{values}]," for values in shown)
-        return (
-            self.code.rstrip("\n") + "\n" + _TAIL.format(**self.tail, cases=cases, calls=lines, factors=tuple(factors))
-        )
+        tail = _TAIL.format(**self.tail, cases=cases, calls=lines, factors=tuple(factors))
+        return self.code.rstrip("\n") + "\n" + tail, cases
 
 
 def build_problems(
@@ -161,129 +135,125 @@ def build_problems(
     for row in read_rows([table], Block):
         if row.code is None and row.code_sha256 is not None:
             continue  # counted as withheld
-        try:
-            texts[row.block] = row, build_problem(row, *names.get(row.block, ()))
-        except RefusedError as refusal:
-            skipped[str(refusal)] += 1
+        text = build_problem(row, *names.get(row.block, ()))
+        if isinstance(text, str):
+            skipped[text] += 1
+        else:
+            texts[row.block] = row, text
     requires = sorted({name for row, _ in texts.values() for name in row.requires})
     runtime = runtime_for(requires, known=sorted({row.source.partition("@")[0] for row, _ in texts.values()}))
     folders = [str(path) for path in runtime.folders]
-    payloads = {key: Problem(text.render(), len(text.calls), folders) for key, (_, text) in texts.items()}
+    payloads = {key: Problem(text.render()[0], len(text.calls), folders) for key, (_, text) in texts.items()}
     options: SandboxOptions = {"jobs": jobs or available_cores(), "runtime": runtime.folders, "unsafe": unsafe}
     with open_sandbox(None, [ATTACK], options) as box:
-        replies = {reply.key: reply for reply in ATTACK.run(box, payloads)}
+        found = {reply.key: reply.answer for reply in ATTACK.run(box, payloads)}
     number = 0
     for key, (row, text) in texts.items():
-        found = replies[key].answer
-        if found is None or isinstance(found, str):
+        left = found[key]
+        if not isinstance(left, Attacked):
             skipped["does not run in this form"] += 1
             continue
-        hackable = None
-        if not found.factors:
-            hackable = RANDOM if RANDOM in found.passed else f"within {TOLERANCE:g}: {', '.join(found.passed)}"
-        elif len(found.calls) < _LEAST_CALLS:
-            hackable = "one shape alone"
         number += 1
-        layouts = 1 + found.channels_last
-        factors = found.factors or (1.0,)
+        code, cases = text.render(left.calls, left.factors or (1.0,), left.layouts)
         yield KernelProblem(
             problem_id=number,
             name=f"{number}_{row.name}.py",
             level=1,
-            code=text.render(found.calls or None, factors, layouts),
-            cases=len(found.calls or text.calls) * len(factors) * layouts,
-            hackable=hackable,
+            code=code,
+            cases=cases,
+            hackable=left.hackable,
             **{name: getattr(row, name) for name in ("requires", "block", "swhid", "license", "code_sha256")},
         )
 
 
-def build_problem(row: Block, constructor: Sequence[str] = (), forward: Sequence[str] = ()) -> ProblemText:
-    """Return a block as the text of a problem.
+class _Argument(NamedTuple):
+    """An argument of a call: the parameter of `Model` for it, its name in observed cases, and its expression."""
+
+    name: str
+    key: str  # `*0` and so on for positional ones
+    value: str
+
+    def pass_on(self, text: str) -> str:
+        """Return an expression as the block's call takes it."""
+        return text if self.key.startswith("*") else f"{self.key}={text}"
+
+    def find_inputs(self, case: Case) -> dict[str, str]:
+        """Return what a case states of it: its type and shape, or those of the tensors inside it."""
+        of_it = (self.key, f"{self.key}.")
+        return {name: text for name, text in case.inputs.items() if name == of_it[0] or name.startswith(of_it[1])}
+
+
+def build_problem(row: Block, constructor: Sequence[str] = (), forward: Sequence[str] = ()) -> ProblemText | str:
+    """Return a block as the text of a problem; or in a few words why it does not run forward, or not in this form.
 
     Args:
         row: the block, with its code.
         constructor, forward: names of positional parameters, as its spec states them.
-    Raises: RefusedError if it does not run forward, or not in this form.
     """
     if not at_least(row.level, "forward"):
-        raise RefusedError("does not run forward")
+        return "does not run forward"
     assert row.code is not None
     calls, observed = read_arguments(row.arguments), read_observed(row)
     printed = print_call(row, row.code)
     if calls is None or calls.forward is None or observed is None or not observed.cases or not printed:
-        raise RefusedError("no call is stated")
+        return "no call is stated"
     if len(observed.cases[0].outputs) != 1:
-        raise RefusedError("does not return one tensor")
+        return "does not return one tensor"
     defined = read_outline(row.code).names
     if taken := [name for name in _OWN if name in defined]:
-        raise RefusedError(f"its file defines {taken[0]}")
-    init = _parameters(calls.init, constructor, "argument")
-    call = _parameters(calls.forward, forward, "input")
+        return f"its file defines {taken[0]}"
+    if any(text.startswith("*") for text in (*calls.init.args, *calls.forward.args)):
+        return "is called with unpacked arguments"
+    init = _list_arguments(calls.init, constructor, "argument")
+    call = _list_arguments(calls.forward, forward, "input")
+    first, *others = observed.cases
     imports = {line for line in printed if line.startswith(("import ", "from "))}
     imports |= {line for line in ("import torch", "from torch import nn") if line.split()[-1] not in defined}
     tail = {
         "imports": "".join(f"{line}\n" for line in sorted(imports)),
         "name": row.name,
-        "init_parameters": init.declared,
-        "init_call": init.passed({}),
-        "forward_parameters": call.declared,
-        "forward_call": call.passed(_conversions(call, observed.cases[0])),
-        "init_values": ", ".join(init.values),
+        "init_parameters": "".join(f", {argument.name}" for argument in init),
+        "init_call": ", ".join(argument.pass_on(argument.name) for argument in init),
+        "forward_parameters": "".join(f", {argument.name}" for argument in call),
+        "forward_call": ", ".join(argument.pass_on(_convert(argument, first)) for argument in call),
+        "init_values": ", ".join(argument.value for argument in init),
     }
-    return ProblemText(row.code, tail, [", ".join(values) for values in _list_calls(call, observed.cases)])
+    values: list[list[str | None]] = [[argument.value for argument in call]]
+    values += [[_reshape(argument, first, case) for argument in call] for case in others]
+    distinct = dict.fromkeys(", ".join(filter(None, texts)) for texts in values if None not in texts)
+    return ProblemText(row.code, tail, list(distinct))
 
 
-def _parameters(stated: WorkingCall, names: Sequence[str], other: str) -> _Parameters:
-    """Return the parameters for a call. Args: names: of positional parameters; others are numbered after `other`."""
-    own = [names[n] if n < len(names) else f"{other}_{n}" for n in range(len(stated.args))]
-    if any(text.startswith("*") for text in stated.args):
-        raise RefusedError("is called with unpacked arguments")
-    return _Parameters((*own, *stated.kwargs), len(own), (*stated.args, *stated.kwargs.values()))
+def _list_arguments(call: WorkingCall, names: Sequence[str], other: str) -> list[_Argument]:
+    """Return the arguments of a call. Args: names: of positional parameters; others are numbered after `other`."""
+    numbered = enumerate(call.args)
+    positional = [_Argument(names[n] if n < len(names) else f"{other}_{n}", f"*{n}", value) for n, value in numbered]
+    return [*positional, *(_Argument(name, name, value) for name, value in call.kwargs.items())]
 
 
-def _list_calls(forward: _Parameters, cases: Sequence[Case]) -> Iterator[list[str]]:
-    """Yield the arguments of the stated call, then of each observed one that can be written the same way."""
-    yield list(forward.values)
-    for case in cases[1:]:
-        values = [_reshape(forward, n, cases[0], case) for n in range(len(forward.names))]
-        if None not in values:
-            yield [value for value in values if value is not None]
+def _convert(argument: _Argument, case: Case) -> str:
+    """Return the parameter of an argument, with its type if it is a tensor that is not of floating point."""
+    for text in argument.find_inputs(case).values():
+        kind = text.partition(" ")[0]
+        if read_shape(text) is not None and not kind.startswith(("float", "bfloat", "complex")):
+            return f"{argument.name}.to(torch.{kind})"
+    return argument.name
 
 
-def _find_inputs(forward: _Parameters, n: int, case: Case) -> dict[str, str]:
-    """Return what a case states of one argument: its type and shape, or those of the tensors inside it."""
-    key = f"*{n}" if n < forward.positional else forward.names[n]
-    return {name: text for name, text in case.inputs.items() if name == key or name.startswith(f"{key}.")}
-
-
-def _reshape(forward: _Parameters, n: int, first: Case, other: Case) -> str | None:
+def _reshape(argument: _Argument, first: Case, other: Case) -> str | None:
     """Return an argument with its shape in another call; None if it cannot be written."""
-    before, after = _find_inputs(forward, n, first), _find_inputs(forward, n, other)
+    before, after = argument.find_inputs(first), argument.find_inputs(other)
     if before == after:
-        return forward.values[n]
-    texts = [*before.values(), *after.values()]
-    shapes = [match[2] for text in texts if (match := _TENSOR.fullmatch(text)) is not None]
-    tree = ast.parse(forward.values[n], mode="eval").body
-    if len(texts) != 2 or len(shapes) != 2 or "scalar" in shapes or not isinstance(tree, ast.Call):
+        return argument.value
+    if len(before) != 1 or len(after) != 1:
         return None
-    if not isinstance(tree.func, ast.Attribute) or tree.func.attr not in _CREATORS or not tree.args:
+    shape, wanted = (read_shape(text) for inputs in (before, after) for text in inputs.values())
+    tree = ast.parse(argument.value, mode="eval").body
+    if not (shape and wanted and isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute) and tree.args):
         return None
     try:
-        same = "x".join(map(str, ast.literal_eval(tree.args[-1]))) == shapes[0]
+        is_stated = tree.func.attr in _CREATORS and tuple(ast.literal_eval(tree.args[-1])) == shape
     except (ValueError, TypeError):
         return None
-    if not same:
-        return None
-    tree.args[-1] = ast.Tuple([ast.Constant(int(size)) for size in shapes[1].split("x")], ast.Load())
-    return ast.unparse(tree)
-
-
-def _conversions(forward: _Parameters, case: Case) -> dict[str, str]:
-    """Return, for each tensor that is not of floating point, the expression that gives it its type back."""
-    kinds = {}
-    for n, name in enumerate(forward.names):
-        for text in _find_inputs(forward, n, case).values():
-            match = _TENSOR.fullmatch(text)
-            if match is not None and not match[1].startswith(("float", "bfloat", "complex")):
-                kinds[name] = f"{name}.to(torch.{match[1]})"
-    return kinds
+    tree.args[-1] = ast.Tuple([ast.Constant(size) for size in wanted], ast.Load())
+    return ast.unparse(tree) if is_stated else None
