@@ -485,12 +485,14 @@ def run_step(name: str, cwd: Path, **given: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=cwd, env=changed, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_action_installs_and_imports_nothing_of_the_checkout(project: Path, checkout: Path) -> None:
     done = run_step("Install", checkout, ACTION=str(project), RUN_NETWORKS="true", PIP_NO_INDEX="1", PIP_DRY_RUN="1")
     assert done.returncode == 0, done.stderr
     assert not list(checkout.rglob("*.ran"))
 
 
+@pytest.mark.slow
 def test_the_hook_sets_up_and_imports_nothing_of_the_checkout(project: Path, checkout: Path) -> None:
     command = ["sh", str(project / ".ci/gate-hook"), "--against", "it"]
     programs = project / "programs"  # without a lemur
@@ -502,7 +504,7 @@ def test_the_hook_sets_up_and_imports_nothing_of_the_checkout(project: Path, che
     assert not list(checkout.rglob("*.ran"))
 
 
-@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("refused", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_action_checks_and_reports(
     repository: Path, checkout: Path, snapshot: str, tmp_path_factory: pytest.TempPathFactory, refused: bool
 ) -> None:
@@ -542,6 +544,7 @@ def test_the_action_checks_and_reports(
     assert ('"ruleId": "new"' in (scratch / "lemur-gate.sarif").read_text()) is refused
 
 
+@pytest.mark.slow
 def test_the_action_shows_errors_while_commands_are_stopped(repository: Path, snapshot: str, tmp_path: Path) -> None:
     files = {name: str(tmp_path / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     done = run_step("Check", repository, PATHS="::error::it", AGAINST=snapshot, RUNNER_TEMP=str(tmp_path), **files)
