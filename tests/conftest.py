@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+# Two processes of tests, each with a thread for every core, wait for one another: twice the CPU seconds.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
