@@ -43,6 +43,7 @@ def test_a_signal_while_workers_start_is_neither_lost_nor_told_by_them(tmp_path:
     assert (done.stdout, done.stderr) == ("{'SIGINT': 6, 'SIGTERM': 6}\n", "")
 
 
+@pytest.mark.slow
 def test_a_death_costs_one_item(tmp_path: Path) -> None:
     assert run_script(tmp_path, TEXTS["DEADLY"]).stdout.splitlines() == ["[[0, 10], [20, -3, 40], [50]]"]
 
@@ -60,7 +61,7 @@ def test_a_killed_pool_leaves_no_thread_and_no_worker() -> None:
     assert not psutil.pid_exists(worker)
 
 
-@pytest.mark.parametrize("end", ["done", "failed", "mapped"])
+@pytest.mark.parametrize("end", [*(pytest.param(end, marks=pytest.mark.slow) for end in ("done", "failed")), "mapped"])
 def test_workers_that_still_start_when_the_pool_ends_say_nothing(tmp_path: Path, end: str) -> None:
     """The first worker does all the work and takes time to stop; another one begins to look for the locks meanwhile."""
     (tmp_path / "end").write_text(end)
