@@ -423,13 +423,17 @@ def search_path() -> str:
     return f"{LEMUR.parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def test_the_hook_takes_networks_and_statistics_and_runs(repository: Path, snapshot: str) -> None:
+def test_the_hook_takes_networks_and_statistics() -> None:
     (hook,) = read_yaml(".pre-commit-hooks.yaml")
     taken = [*statistics("mine"), "ab/nn/nn/mine.py", "ab/nn/nn/sub", "ab/nn/nn", "ab/nn/stat/train", "ab/nn", "ab"]
     left = ["ab/nn/api.py", "ab/nn/nn.py", "README.md", "x/ab/nn/nn/mine.py", "abc/nn/nn/mine.py"]
     for path in (*taken, *left):
         assert bool(re.search(hook["files"], path)) is (path in taken), path
     assert hook["types"] == []  # of `file`, the default, links and submodules are not
+
+
+@pytest.mark.slow
+def test_the_hook_runs(repository: Path, snapshot: str) -> None:
     (hook,) = read_yaml(".pre-commit-hooks.yaml")
     assert hook["args"][0] == "--against"
     write(repository, {"ab/nn/nn/mine.py": TEXTS["OTHER"]})
