@@ -23,7 +23,7 @@ from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 
 #: A pool of the caller's own, for tests that end its workers.
 PLAIN_POOL, PLAIN_SUBMIT = workers.process_pool, workers.submit
-_MOST = 2  # idle servers of a process, some 400 MB each
+_MOST = 3  # idle servers of a process, some 400 MB each
 _Key = tuple[object, ...]
 
 
