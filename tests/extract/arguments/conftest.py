@@ -31,7 +31,6 @@ from torch.nn import functional as F
 def as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The working folder is a scratch folder, and what blocks leave in the process goes with the test."""
     monkeypatch.chdir(tmp_path)
-    torch.set_num_threads(1)  # as in the sandbox: threads that wait use up the CPU seconds of a search
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -98,7 +98,7 @@ def test_a_script_without_a_main_guard_is_an_error_and_stores_no_fault(tmp_path:
     command = [sys.executable, script, tmp_path / "project", path]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT})
     assert done.returncode == 1
-    assert "put what runs under" in done.stderr
+    assert 'put what runs under `if __name__ == "__main__":`' in done.stderr
     project = open_source(str(tmp_path / "project"))
     with FactsIndex(path) as index:
         index.add([(project, file) for file in project.files])
