@@ -25,9 +25,6 @@ from lemur_core.files.errors import RetryableError
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
 from tests.builders.servers import keep_pools, keep_servers
 
-# What is imported and collected stays until the end: it is looked through once for garbage, and not again and again.
-gc.disable()
-
 settings.register_profile(
     "lemur",
     max_examples=10,
@@ -45,6 +42,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _CACHE = "LEMUR_CURATOR_CACHE"
 _USERS_CACHE = os.environ.get("LEMUR_CURATOR_TEST_WHEEL_CACHE") or os.environ.get(_CACHE)
+
+
+def pytest_collection() -> None:
+    """What is imported and collected stays: it is looked through once for garbage, and not again and again."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
