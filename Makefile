@@ -16,11 +16,11 @@ run: .venv/.ready
 install: .venv/.ready
 
 test: .venv/.ready-dev
-	$(PY) -P -m pytest -n 2 --dist loadfile -m "not slow"
+	$(PY) -P -m pytest -n 2 --dist worksteal -m "not slow"
 
 # Oracles, commands that are killed, whole runs.
 test-slow: .venv/.ready-dev
-	$(PY) -P -m pytest -n 2 --dist loadfile -m slow
+	$(PY) -P -m pytest -n 2 --dist worksteal -m slow
 
 # What networks compute, by the oldest torch that is promised and by the newest there is.
 test-torch: .venv-oldest/.ready .venv-newest/.ready

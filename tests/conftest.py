@@ -1,6 +1,7 @@
 """What all tests share: a cache folder of their own, and the real LEMUR corpus where it can be had."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -9,6 +10,9 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+# Two processes of tests, each with a thread for every core, wait for one another: twice the CPU seconds.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -38,6 +42,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _CACHE = "LEMUR_CURATOR_CACHE"
 _USERS_CACHE = os.environ.get("LEMUR_CURATOR_TEST_WHEEL_CACHE") or os.environ.get(_CACHE)
+
+
+def pytest_collection() -> None:
+    """What is imported and collected stays: it is looked through once for garbage, and not again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,11 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 _FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 
+#: All of LEMUR is traced where what records graphs has changed (`.ci/run`): it takes ten minutes, in the user's cache.
+WHOLE = "LEMUR_CURATOR_TEST_WHOLE" in os.environ
 #: How commands of the README begin that are not run as they stand: what is run (None: nothing), and why.
 NOT_RUN = {
+    **({} if WHOLE else {"make run": (" OUT='snapshot --include rl --include ga'", "minutes, for all networks")}),
     "lemur train run design": (" --data synthetic --images 256 --epochs 1", "images of the Hub, and minutes"),
     "lemur pull OWNER/NAME": (None, "nobody published it; tests/manifests/publish has a Hub of its own"),
 }
@@ -79,8 +82,10 @@ def test_snapshot(tmp_path: Path, lemur_wheel: Path, installed: dict[str, str]) 
 
 
 @pytest.mark.network
-def test_readme(tmp_path: Path, lemur_wheel: Path, users_cache: None) -> None:
+def test_readme(tmp_path: Path, lemur_wheel: Path, request: pytest.FixtureRequest) -> None:
     """In the order of the page, in one folder: that of a checkout where `make` has installed, but curated nothing."""
+    if WHOLE:
+        request.getfixturevalue("users_cache")
     environment_folder = Path(sys.prefix)
     if not (environment_folder / ".ready").exists():
         pytest.skip(f"{environment_folder}: not an environment that make installed")

@@ -75,7 +75,7 @@ def serving(script: Script) -> Iterator[ModelServer]:
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     http.daemon_threads = True
     server = ModelServer(f"http://127.0.0.1:{http.server_address[1]}/v1")
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)  # seconds until it ends
     thread.start()
     try:
         yield server

@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 from pebble import ProcessPool
 
+from extract.resolve import index
 from lemur_core.files import workers
 from lemur_core.sandbox import Sandbox, client
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 
-_MOST = 2  # idle servers of a process, some 400 MB each
+#: A pool of the caller's own, for tests that end its workers.
+PLAIN_POOL, PLAIN_SUBMIT = workers.process_pool, workers.submit
+_MOST = 3  # idle servers of a process, some 400 MB each
 _Key = tuple[object, ...]
 
 
@@ -110,13 +113,12 @@ def keep_pools() -> Iterator[None]:
     What a call depends on besides its arguments, the working folder and the environment, goes with it.
     """
     kept: dict[int, ProcessPool] = {}
-    plain_pool, plain_submit = workers.process_pool, workers.submit
 
     @contextmanager
     def process_pool(jobs: int | None = None) -> Iterator[ProcessPool]:
         number = min(jobs or workers.available_cores(), 2)
         if number not in kept or not kept[number].active:
-            kept[number] = stack.enter_context(plain_pool(number))
+            kept[number] = stack.enter_context(PLAIN_POOL(number))
         pool = kept[number]
         try:
             yield pool
@@ -128,12 +130,13 @@ def keep_pools() -> Iterator[None]:
 
     def submit(pool: ProcessPool, work: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
         if pool not in kept.values():
-            return plain_submit(pool, work, *args, **kwargs)
-        return plain_submit(pool, _work_there, str(Path.cwd()), dict(os.environ), work, args, kwargs)
+            return PLAIN_SUBMIT(pool, work, *args, **kwargs)
+        return PLAIN_SUBMIT(pool, _work_there, str(Path.cwd()), dict(os.environ), work, args, kwargs)
 
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "process_pool", process_pool)
-        patch.setattr(workers, "submit", submit)
+        for module in (workers, index):  # the index of facts has its parser from the one, under a name of its own
+            patch.setattr(module, "process_pool", process_pool)
+            patch.setattr(module, "submit", submit)
         yield
 
 

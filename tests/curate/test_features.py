@@ -102,8 +102,8 @@ def test_a_code_that_kills_its_worker_is_told(monkeypatch: pytest.MonkeyPatch, t
     deadly = importlib.import_module("deadly_features").work
     monkeypatch.setitem(sys.modules, "deadly_features", sys.modules.pop("deadly_features"))  # for this test alone
     monkeypatch.setattr(corpus, "_CHUNK_CODES", 2)
-    codes = [(bytes([i]), f"x{i} = {i}\n") for i in range(9)]
-    codes[3], codes[8] = (bytes([3]), "KILL = 1\n"), (bytes([8]), "y = 'KILL'\n")
+    codes = [(bytes([i]), f"x{i} = {i}\n") for i in range(7)]
+    codes[3] = (bytes([3]), "KILL = 1\n")
     results = [item for result in map_codes(deadly, iter(codes), 2) for item in result]
     assert [digest for digest, _ in results] == [digest for digest, _ in codes]
     for (digest, code), (_, found) in zip(codes, results, strict=True):

@@ -36,20 +36,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-def lemur(folder: Path, cache: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def lemur(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    environment = {**kept, "LEMUR_CURATOR_CACHE": str(cache), "COLUMNS": "200", **more}
+    environment = {**kept, "COLUMNS": "200", **more}
     return subprocess.run([LEMUR, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
-def extracted(folder: Path, cache: Path) -> Path:
-    done = lemur(folder, cache, "extract", "--source", "./mylib", "--out", "blocks")
+def extracted(folder: Path) -> Path:
+    done = lemur(folder, "extract", "--source", "./mylib", "--out", "blocks")
     assert done.returncode == 0, done.stderr
     assert "6 classes of 1 source" in done.stdout
     return folder / "blocks"
@@ -109,10 +104,8 @@ def test_files_that_are_not_python_are_named(tmp_path: Path, lemur_here: Any) ->
     )
 
 
-def test_a_second_run_writes_the_same_and_its_steps_stand_in_the_glossary(
-    folder: Path, cache: Path, extracted: Path
-) -> None:
-    done = lemur(folder, cache, "extract", "--source", "./mylib", "--out", "again", "--json", PYTHONHASHSEED="7")
+def test_a_second_run_writes_the_same_and_its_steps_stand_in_the_glossary(folder: Path, extracted: Path) -> None:
+    done = lemur(folder, "extract", "--source", "./mylib", "--out", "again", "--json", PYTHONHASHSEED="7")
     assert done.returncode == 0, done.stderr
     assert (folder / "again" / "blocks.parquet").read_bytes() == (extracted / "blocks.parquet").read_bytes()
     assert (folder / "again" / "required_repos.json").read_bytes() == (extracted / "required_repos.json").read_bytes()
@@ -150,10 +143,7 @@ def test_failures_are_one_clear_line(
         assert len([line for line in done.stderr.splitlines() if line.startswith("lemur: ")]) == 1
 
 
-def test_scope_needs_no_new_index(
-    folder: Path, cache: Path, extracted: Path, lemur_here: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(cache))
+def test_scope_needs_no_new_index(folder: Path, extracted: Path, lemur_here: Any) -> None:
     command = ["extract", "--source", "./mylib", "--symbol", "*Gate", "--level", "compiled", "--index", "skip"]
     done = lemur_here(*command, "--out", "gates", cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -82,16 +82,18 @@ def test_the_printed_call_gives_what_the_block_gives(
     assert "wrote    p/se.py\n" in head
     lines = [line.strip() for line in call.splitlines()]
     own = [line for line in lines if not line.startswith("from p")]
-    texts = [
-        "\n".join(["import torch", "torch.manual_seed(0)", *code, lines[-1].join(["print(", ".sum().item())"])])
+    text = "\n".join(
+        line
         for code in (lines[:-1], [BLOCK, *own[:-1]])
-    ]
+        for line in ("import torch", "torch.manual_seed(0)", *code, lines[-1].join(["print(", ".sum().item())"]))
+    )
     here = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # as where a user types it
-    command = [sys.executable, "-c"]
-    printed = [subprocess.run([*command, text], capture_output=True, check=True, env=here).stdout for text in texts]
-    assert printed[0] == printed[1] != b""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, env=here)
+    there, alone = done.stdout.splitlines()
+    assert there == alone
 
 
+@pytest.mark.slow
 def test_packages_that_cannot_be_imported_here_are_named(folder: Path, place: Path) -> None:
     settings = "[project]\nname = 'p'\ndependencies = ['torch']\n"  # with which it is tried again
     write(place, {"pyproject.toml": settings, "p/__init__.py": "import nowhere_to_be_found\n"})
@@ -110,6 +112,12 @@ def test_a_file_that_the_package_needs_is_not_replaced(folder: Path, place: Path
     write(place, {"p/__init__.py": ""})
     migrate(folder, "Residual", Path("p/a.py"), force=True)
     assert files_in(place)["p/a.py"] == BLOCK
+
+
+@pytest.mark.slow
+@table(__file__, "migrate.md", "What the proof refuses", globals())
+def test_what_the_proof_refuses(folder: Path, place: Path, files: dict[str, str], into: str, said: str) -> None:
+    test_what_is_refused(folder, place, files, into, said)
 
 
 @table(__file__, "migrate.md", "What is refused in one line, and writes nothing", globals())

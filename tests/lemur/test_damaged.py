@@ -225,7 +225,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("name", "at_once"),
-    [("curate", False), ("extract", True), pytest.param("extract", False, marks=pytest.mark.slow)],
+    [("curate", False), *(pytest.param("extract", at_once, marks=pytest.mark.slow) for at_once in (True, False))],
 )
 def test_parts_that_are_damaged(
     tmp_path: Path,

@@ -403,13 +403,17 @@ def search_path() -> str:
     return f"{LEMUR.parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def test_the_hook_takes_networks_and_statistics_and_runs(repository: Path, snapshot: str) -> None:
+def test_the_hook_takes_networks_and_statistics() -> None:
     (hook,) = read_yaml(".pre-commit-hooks.yaml")
     taken = [*statistics("mine"), "ab/nn/nn/mine.py", "ab/nn/nn/sub", "ab/nn/nn", "ab/nn/stat/train", "ab/nn", "ab"]
     left = ["ab/nn/api.py", "ab/nn/nn.py", "README.md", "x/ab/nn/nn/mine.py", "abc/nn/nn/mine.py"]
     for path in (*taken, *left):
         assert bool(re.search(hook["files"], path)) is (path in taken), path
     assert hook["types"] == []  # of `file`, the default, links and submodules are not
+
+
+@pytest.mark.slow
+def test_the_hook_runs(repository: Path, snapshot: str) -> None:
     (hook,) = read_yaml(".pre-commit-hooks.yaml")
     assert hook["args"][0] == "--against"
     write(repository, {"ab/nn/nn/mine.py": TEXTS["OTHER"]})
@@ -465,12 +469,14 @@ def run_step(name: str, cwd: Path, **given: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=cwd, env=changed, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_action_installs_and_imports_nothing_of_the_checkout(project: Path, checkout: Path) -> None:
     done = run_step("Install", checkout, ACTION=str(project), RUN_NETWORKS="true", PIP_NO_INDEX="1", PIP_DRY_RUN="1")
     assert done.returncode == 0, done.stderr
     assert not list(checkout.rglob("*.ran"))
 
 
+@pytest.mark.slow
 def test_the_hook_sets_up_and_imports_nothing_of_the_checkout(project: Path, checkout: Path) -> None:
     command = ["sh", str(project / ".ci/gate-hook"), "--against", "it"]
     programs = project / "programs"  # without a lemur
@@ -482,7 +488,7 @@ def test_the_hook_sets_up_and_imports_nothing_of_the_checkout(project: Path, che
     assert not list(checkout.rglob("*.ran"))
 
 
-@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("refused", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_action_checks_and_reports(
     repository: Path, checkout: Path, snapshot: str, tmp_path_factory: pytest.TempPathFactory, refused: bool
 ) -> None:
@@ -522,6 +528,7 @@ def test_the_action_checks_and_reports(
     assert ('"ruleId": "new"' in (scratch / "lemur-gate.sarif").read_text()) is refused
 
 
+@pytest.mark.slow
 def test_the_action_shows_errors_while_commands_are_stopped(repository: Path, snapshot: str, tmp_path: Path) -> None:
     files = {name: str(tmp_path / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     done = run_step("Check", repository, PATHS="::error::it", AGAINST=snapshot, RUNNER_TEMP=str(tmp_path), **files)

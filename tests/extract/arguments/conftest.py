@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo  # as the sandbox has it loaded: an import that the limit of a construction ends stays half
 from torch import nn
 
 from extract.arguments import search_guest as entry
@@ -17,6 +16,9 @@ from extract.arguments.constructing import Arguments, Constructor
 from extract.arguments.forwarding import Search
 from extract.arguments.trials import BlockNamespace, TimeBudget
 from extract.arguments.values import read_compared
+from lemur_core.sandbox.server.compiler import defer_compiler
+
+defer_compiler()  # as in the sandbox; the import takes longer than that of the rest of torch
 
 IMPORTS = """\
 import torch
@@ -29,7 +31,6 @@ from torch.nn import functional as F
 def as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The working folder is a scratch folder, and what blocks leave in the process goes with the test."""
     monkeypatch.chdir(tmp_path)
-    torch.set_num_threads(1)  # as in the sandbox: threads that wait use up the CPU seconds of a search
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

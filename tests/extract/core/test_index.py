@@ -14,12 +14,14 @@ import pytest
 
 from extract.arguments.hints import read_usage
 from extract.resolve import Policy
+from extract.resolve import index as index_module
 from extract.resolve.index import UNREADABLE, VERSION, FactsIndex
 from extract.sources import PackageSource, open_source
 from lemur_core.files.cache import seal
 from lemur_core.files.errors import UserError
 from lemur_core.source.facts import FileFacts
 from lemur_core.source.parse import parse_file
+from tests.builders.servers import PLAIN_POOL, PLAIN_SUBMIT
 from tests.builders.suites import read_files, read_table
 
 ROOT = str(Path(__file__).parents[3])
@@ -54,7 +56,11 @@ def add_all(source: PackageSource, path: Path, policy: Policy = "missing") -> tu
         return index.hits, index.parsed
 
 
-def test_a_parser_that_is_killed_between_two_files_is_replaced(source: PackageSource, path: Path) -> None:
+def test_a_parser_that_is_killed_between_two_files_is_replaced(
+    source: PackageSource, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "process_pool", PLAIN_POOL)
+    monkeypatch.setattr(index_module, "submit", PLAIN_SUBMIT)
     first, second = source.files[:2]
     others = set(psutil.Process().children())
     with FactsIndex(path) as index:
@@ -92,7 +98,7 @@ def test_a_script_without_a_main_guard_is_an_error_and_stores_no_fault(tmp_path:
     command = [sys.executable, script, tmp_path / "project", path]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT})
     assert done.returncode == 1
-    assert "put what runs under" in done.stderr
+    assert 'put what runs under `if __name__ == "__main__":`' in done.stderr
     project = open_source(str(tmp_path / "project"))
     with FactsIndex(path) as index:
         index.add([(project, file) for file in project.files])

@@ -49,7 +49,7 @@ def release(tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         pages.setdefault(name, []).append({"filename": wheel.name, "url": f"/{wheel.name}", "hashes": {}, **stated})
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
     yield upload

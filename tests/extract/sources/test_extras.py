@@ -26,8 +26,7 @@ def write(folder: Path, code: str) -> None:
     [
         (SEARCHED, SAYS, True),
         pytest.param(SEARCHED, SAYS, False, marks=pytest.mark.slow),
-        pytest.param(TRIED, "", True, marks=pytest.mark.slow),
-        (TRIED, "", False),
+        *(pytest.param(TRIED, "", available, marks=pytest.mark.slow) for available in (True, False)),
     ],
 )
 def test_a_package_of_an_extra(

@@ -181,6 +181,7 @@ def test_the_modules_of_an_sdist_where_there_is_no_wheel(make_sdist: Callable[..
     }
 
 
+@pytest.mark.slow
 def test_for_recording_what_an_extra_requires_needs_not_be_compiled(
     make_sdist: Callable[..., Path], wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -282,6 +283,7 @@ def test_without_a_network_a_run_goes_on_and_the_next_one_asks_again(
     assert runtime_for(["tinyb"]).installed == ("tinyb==1.0",)
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_release_are_asked_for_once_a_day(
     wheel: Wheel, make_sdist: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,6 +309,7 @@ def test_the_tests_of_a_release_are_asked_for_once_a_day(
     assert fetch_tests(source, []) == folder
 
 
+@pytest.mark.slow
 def test_two_at_once_agree_and_leave_nothing_behind(wheel: Wheel) -> None:
     for number in range(4):
         wheel(f"tiny{number}", needs=(f"tiny{(number + 1) % 4}",))

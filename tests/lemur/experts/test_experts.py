@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -59,14 +58,6 @@ training = {{steps = 6, batch = 8}}
 [router]
 prototypes = 4
 """
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the stages do: several cost more than they bring on such small tensors
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -67,10 +67,13 @@ def test_nothing_listed_is_a_module_or_shows_one(listed: dict[str, Any]) -> None
     seen = set()
     for depth in range(3):
         assert [name for name, value in values if isinstance(value, types.ModuleType | types.CodeType)] == []
-        new = [(name, value) for name, value in values if id(value) not in seen and not isinstance(value, str | int)]
-        seen |= {id(value) for _, value in new}
+        values = [(name, value) for name, value in values if not isinstance(value, str | int)]
+        new = {id(value): (name, value) for name, value in values if id(value) not in seen}
+        seen |= new.keys()
         values = (
-            [(f"{name}.{each}", inner) for name, value in new for each, inner in attributes(value)] if depth < 2 else []
+            [(f"{name}.{each}", inner) for name, value in new.values() for each, inner in attributes(value)]
+            if depth < 2
+            else []
         )
 
 

@@ -127,6 +127,7 @@ def test_scratch_is_private_and_nothing_is_left(box: Sandbox) -> None:
     assert found.value == []
 
 
+@pytest.mark.slow
 def test_nested_folders(box: Sandbox) -> None:
     """Deeper than a path can be long, or a call stack deep: neither may harm the server."""
     (outcome,) = box.run([Job("1", "attacks:nest", {"levels": 1500, "name": 100, "seconds": 5})])

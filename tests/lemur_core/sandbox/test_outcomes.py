@@ -50,6 +50,7 @@ def test_what_only_waits_is_over_and_holds_up_no_others(box: Sandbox) -> None:
         assert time.monotonic() - started < 18, "two at a time they take 20 seconds"
 
 
+@pytest.mark.slow
 def test_the_processes_of_a_job_wait_together(run_open: Run) -> None:
     assert run_open("wait", Limits(idle_seconds=2), how="child").waited
     assert run_open("work_in_child", Limits(idle_seconds=2), seconds=3).value == "done"
