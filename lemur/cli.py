@@ -368,9 +368,9 @@ def run() -> int:
     except _WrongLine as error:
         from pydantic import ValidationError
 
-        from manifests.records import describe_fault
-
         if isinstance(error.__cause__, ValidationError):  # Typer reads numbers with Pydantic
+            from manifests.records import describe_fault
+
             error.message = describe_fault(error.__cause__.errors()[0])
         message = " ".join(error.format_message().split())
         if not message:  # no command: Typer has printed the help

@@ -17,7 +17,6 @@ from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
 from manifests.records import Level, Observed
 
-_BACK_OFF_SECONDS = 0.5
 _MAX_ERROR = 400  # characters
 _TRANSIENT = frozenset({Status.CRASHED})  # a search would exceed its limits again
 
@@ -152,7 +151,7 @@ def validate_all(
             about: Json = {"origin": origin, "folders": folders, "goal": level, "hints": hints}
             yield stage.job(key, replace(request, **about, visit=stage is SEARCH_AND_VISIT))
 
-    kept: Json = {"transient": _TRANSIENT, "back_off": _BACK_OFF_SECONDS, "usable": usable}
+    kept: Json = {"transient": _TRANSIENT, "usable": usable}
     with open_sandbox(index, stages, sandbox, **kept) as box:
         ended: dict[str, BlockVerdict] = {}
         waiting = requests

@@ -16,8 +16,7 @@ from torch import nn
 from curate.folder.explain import draw_graph, explain
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
-from lemur.cli import show
-from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.errors import UserError
 from manifests.folders.kinds import FoundItem
 from tests.builders.graphs import trace
 from tests.curate.conftest import MemorySource, network
@@ -130,16 +129,6 @@ def test_kept(snapshot: Path, codes: dict[str, str]) -> None:
     assert 1 > similarities[3] == similarities[4] >= 0.9
     assert "stands for  6 removed networks: 2 exact, 3 lexical, 1 structural" in told.lines
     assert [line.split()[-2] for line in told.lines[-5:]] == names
-
-
-def test_the_folder_is_named_by_an_option_or_first(snapshot: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show(["base-net"], folders=[snapshot])
-    by_option = capsys.readouterr().out
-    show([str(snapshot), "base-net"])
-    assert capsys.readouterr().out == by_option != ""
-    for words, folders in ((["base-net"], None), ([str(snapshot), "base-net"], [snapshot])):
-        with pytest.raises(UsageError, match=r"--in DIR"):
-            show(words, folders=folders)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_a_search_that_ends_the_process_says_nothing_of_the_rungs_below(
     (verdict,) = verdicts_of("a", fresh)
     assert answers.ran == [("a", "visit"), *[("a", "backward")] * runs, ("a", "executed")]
     assert (verdict.level, verdict.kind, verdict.error) == ("executed", status.value, f"{status} of it")
-    assert pauses == [1.0, 2.0][: runs - 1]
+    assert pauses == [2.0, 4.0][: runs - 1]
 
 
 @pytest.mark.parametrize("goal", ["backward", "executed"])
