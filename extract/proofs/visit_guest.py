@@ -36,7 +36,6 @@ from extract.arguments.trials import (
     unset_is_nan,
 )
 from extract.arguments.values import change_nested, flatten, has_shape, list_required, read_parameters
-from extract.proofs.equivalence_guest import digest
 from extract.proofs.trace_guest import trace
 from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox.server.foreign import name_type, one_line
@@ -369,6 +368,32 @@ def _forward_backward(
     return (
         f"{outputs_digest}, {_digest([gradient for gradient in gradients if gradient is not None])}, none of {missing}"
     )
+
+
+def digest(value: object) -> str:
+    """Return the SHA-256 of the tensors in a value: their dtypes, shapes and bits."""
+    text = hashlib.sha256()
+    for tensor in flatten(value):
+        # Lazy parameters have no shape before the first run.
+        if not has_shape(tensor):
+            text.update(b"lazy")
+            continue
+        for part in _dense(tensor.detach()):
+            text.update(f"{part.dtype} {tuple(part.shape)}".encode())
+            text.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return text.hexdigest()
+
+
+def _dense(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    if tensor.is_sparse:
+        tensor = tensor.coalesce()
+        yield from (tensor.indices(), tensor.values())
+    elif tensor.layout is not torch.strided:
+        yield tensor.to_dense()
+    elif tensor.is_quantized:
+        yield tensor.int_repr()
+    else:
+        yield tensor.resolve_conj().resolve_neg()
 
 
 def _digest(values: Any) -> str:
