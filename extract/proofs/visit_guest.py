@@ -36,7 +36,7 @@ from extract.arguments.trials import (
     unset_is_nan,
 )
 from extract.arguments.values import change_nested, flatten, has_shape, list_required, read_parameters
-from extract.proofs.trace_guest import trace
+from extract.proofs.trace_guest import resize_tensor, trace
 from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox.server.foreign import name_type, one_line
 from lemur_core.sandbox.server.jobs import Failure
@@ -415,15 +415,12 @@ def _state(module: nn.Module) -> str:
 
 
 def _resize(inputs: Inputs, shapes: Sequence[Sequence[int]]) -> Inputs:
-    """Return the inputs in other shapes, filled by repeating their elements."""
+    """Return the inputs in other shapes."""
     wanted = iter(shapes)
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         shape = tuple(next(wanted, tensor.shape))
-        if tuple(tensor.shape) == shape or not tensor.numel():
-            return tensor
-        count = int(torch.Size(shape).numel())
-        return tensor.reshape(-1)[torch.arange(count) % tensor.numel()].reshape(shape)
+        return resize_tensor(tensor, shape) if tensor.numel() else tensor
 
     args, kwargs = change_nested([inputs[0], inputs[1]], change)
     return args, kwargs
