@@ -29,7 +29,7 @@ from extract.folder.write import code_paths, write_blocks, write_contents
 from extract.model.blocks import find, find_code
 from extract.model.results import Options, RunFacts, at_least, code_columns
 from extract.proofs.minimize import list_requirements
-from extract.proofs.runtime import PROVIDED, BlockRuntime, releases_of, runtime_for
+from extract.proofs.runtime import PROVIDED, releases_of, runtime_for
 from extract.resolve.distributions import is_stated, list_imports, read_confirmed
 from extract.resolve.modules import FOUNDATION, RUNTIME
 from extract.resolve.standins import replacement_source
@@ -44,7 +44,7 @@ from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores, map_chunks
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.sizes import Sized
-from lemur_core.sandbox import Failure, Job, Limits, Status
+from lemur_core.sandbox import Failure, Limits, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
@@ -447,22 +447,32 @@ def check_calls(folder: Path, jobs: int | None = None) -> list[Check]:
     """
     needs = read_requirements(folder)
     origins = {name: sorted(set(source.packages) - PROVIDED) for name, source in needs.sources.items()}
-    number, requires, sources = 0, set[str](), set[str]()
+    # Of files the paths alone: the files were compared with the table already.
+    forms: list[tuple[str, str, tuple[str, ...], list[str]]] = []
+    requires, sources = set[str](), set[str]()
     for row in EXTRACTION.rows(folder, Block, _COLUMNS):
-        if print_call(row, row.lean_code or row.code):
-            number += (row.code is not None) + (row.lean_code is not None)
-            requires.update(row.requires)
-            sources.add(row.source.partition("@")[0])
-    if not number:
+        lines = print_call(row, row.lean_code or row.code)
+        file = row.file or ""
+        for form, path, code in (("full", file, row.code), ("lean", get_minimized_path(file), row.lean_code)):
+            if lines and code is not None:
+                forms.append((f"{row.block}, {form} form", path, lines, origins.get(row.source, [])))
+                requires.update(row.requires)
+                sources.add(row.source.partition("@")[0])
+    if not forms:
         return []
     runtime = runtime_for(sorted(requires), known=sorted(sources))
+    folders = [str(path) for path in runtime.folders]
+    jobs_to_run = (
+        RUN_CALL.job(key, CallRequest((folder / path).read_text(encoding="utf-8"), lines, folders, origin))
+        for key, path, lines, origin in forms
+    )
     outcomes, faults = Counter[str](), []
     with (
         open_sandbox(None, [RUN_CALL], {"jobs": jobs or available_cores(), "runtime": runtime.folders}) as box,
-        progress(_NAME, number, "calls") as advance,
+        progress(_NAME, len(forms), "calls") as advance,
     ):
         try:
-            for reply in RUN_CALL.run_jobs(box, _list_jobs(folder, origins, runtime)):
+            for reply in RUN_CALL.run_jobs(box, jobs_to_run):
                 answer = reply.answer if reply.answer is not None else reply.failure(_CHARACTERS)
                 if not isinstance(answer, Failure):
                     outcomes["ran"] += 1
@@ -479,21 +489,6 @@ def check_calls(folder: Path, jobs: int | None = None) -> list[Check]:
     detail += f"; {outcomes['limited']:,} need more than the limits of the sandbox" if outcomes["limited"] else ""
     detail += f"; {outcomes['missing']:,} need packages that are not available here" if outcomes["missing"] else ""
     return [check_faults(_NAME, sorted(faults), detail)]
-
-
-def _list_jobs(folder: Path, origins: Mapping[str, Sequence[str]], runtime: BlockRuntime) -> Iterator[Job]:
-    """Yield a job for each form; the files were compared with the table already."""
-    folders = [str(path) for path in runtime.folders]
-    for row in EXTRACTION.rows(folder, Block, _COLUMNS):
-        lines = print_call(row, row.lean_code or row.code)
-        for form, path, code in (
-            ("full form", row.file, row.code),
-            ("lean form", get_minimized_path(row.file or ""), row.lean_code),
-        ):
-            if lines and code is not None and path is not None:
-                text = (folder / path).read_text(encoding="utf-8")
-                request = CallRequest(text, lines, folders, origins.get(row.source, ()))
-                yield RUN_CALL.job(f"{row.block}, {form}", request)
 
 
 KIND = replace(FACED, derive=_derive, laws=(_check_extraction,), find=find, find_code=find_code)

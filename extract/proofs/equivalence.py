@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Unpack
 
-from extract.arguments.messages import BlockRun, BlockUses, CallsToRun, CompanionCode, Original, Originals, make_uses
+from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, Original, Originals, make_uses
 from extract.proofs.visit import SIGN, Signed
 from extract.resolve.index import FactsIndex
 from lemur_core.files.markdown import make_visible
@@ -59,10 +59,6 @@ class BlockWithOriginal:
         """Return the block as guests run it. Args: runtime: folders with the requirements of self-contained files."""
         return BlockRun(self.code, self.name, self.origin, list(map(str, runtime)), self.arguments, self.companions)
 
-    def as_uses(self, runtime: Sequence[Path]) -> BlockUses:
-        """Return the request to sign its results with these arguments alone. Args: runtime: as for `run`."""
-        return make_uses(self.run(runtime), {}, {})
-
     def as_original(self) -> Original:
         """Return the facts that guests need to run the original."""
         named = [{"name": item["name"], "qualname": item.get("qualname", "")} for item in self.companions]
@@ -102,7 +98,8 @@ def compare_all(
         missing = {block: answer for block, answer in theirs.items() if isinstance(answer, MissingOriginal)}
         for block, answer in missing.items():
             yield EquivalenceResult(block, None, f"no original: {answer.missing}")
-        runs = {pair.block: pair.as_uses(sandbox.get("runtime", ())) for pair in pairs if pair.block not in missing}
+        runtime = sandbox.get("runtime", ())
+        runs = {pair.block: make_uses(pair.run(runtime), {}, {}) for pair in pairs if pair.block not in missing}
         doubtful: dict[str, Ours] = {}
         for reply in SIGN.run(box, runs):
             ours = reply.answer or Failure(reply.reason(_REASON_CHARACTERS))
