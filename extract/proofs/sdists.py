@@ -38,7 +38,7 @@ _MAX_SDIST_BYTES = 40 << 20
 _MAX_SECONDS = 120.0
 _FEW_TESTS = 8  # files: an sdist may have those of one folder, without what they import from another
 #: In metadata, such as `repository, https://…/OWNER/NAME.git`; pages of a repository, such as its issues, count, too.
-_REPOSITORY = re.compile(r"(https://git(?:hub|lab)\.com/[\w.-]+/[\w.-]+?)(?:\.git)?(?=[/\s#?]|$)")
+_REPOSITORY = re.compile(r"(https://(?:github\.com|gitlab\.com|codeberg\.org)/[\w.-]+/[\w.-]+?(?:\.git)?)(?=[/\s#?]|$)")
 _ABSENT_SECONDS = 24 * 3600.0
 _ABSENT = "there is no wheel of it for this Python and platform, and its sdist"
 
