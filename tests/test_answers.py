@@ -71,7 +71,7 @@ STAGES: dict[str, SandboxStage[Any]] = {
     stage.guest: stage
     for stage in (
         *(runs.RUN, graphs.TRACE, graphs.MEASURE, chat.MEASURE),
-        *(validate.EXECUTE, validate.SEARCH_AND_VISIT, equivalence.SIGN_BLOCK, equivalence.SIGN_ORIGINALS),
+        *(validate.EXECUTE, validate.SEARCH_AND_VISIT, equivalence.SIGN_ORIGINALS),
         *(visit.TRACE, visit.VISIT, rebuild.REBUILD, visit.SIGN),
         *(migrate.IMPORT, migrate.SIGN, confirm.CONFIRM),
         *(candidates.PROBE, candidates.NETWORK, check.CHECK),

@@ -221,7 +221,6 @@ class SourceRecording:
         modules: further modules to import, which mention these classes.
         examples: Python code of the source's documentation, one text an example.
         tests: files of tests, relative to the first folder that has them.
-        configurations: files with settings of models, as paths.
         digest: of the source: another one asks again.
         pytest: the folder that has it, named by the digest of what it holds, its version too.
         replaced: modules that are nowhere, such as compiled ones.
@@ -233,7 +232,6 @@ class SourceRecording:
     modules: Sequence[str]
     examples: Sequence[str]
     tests: Sequence[str]
-    configurations: Sequence[str]
     digest: str
     pytest: str
     replaced: Sequence[str] = ()

@@ -14,8 +14,7 @@ from extract.arguments.messages import BlockInPlace, CallRequest
 from extract.arguments.search_guest import disable_denied, namespace
 from extract.arguments.trials import AttemptError, attempt, hide, load, seed_all
 from extract.arguments.values import flatten
-from extract.proofs.equivalence_guest import digest
-from extract.proofs.visit_guest import exercise
+from extract.proofs.visit_guest import digest, exercise
 from lemur_core.sandbox.server.foreign import one_line
 from lemur_core.sandbox.server.jobs import Failure
 

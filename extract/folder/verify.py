@@ -29,7 +29,7 @@ from extract.folder.write import code_paths, write_blocks, write_contents
 from extract.model.blocks import find, find_code
 from extract.model.results import Options, RunFacts, at_least, code_columns
 from extract.proofs.minimize import list_requirements
-from extract.proofs.runtime import PROVIDED, BlockRuntime, releases_of, runtime_for
+from extract.proofs.runtime import PROVIDED, releases_of, runtime_for
 from extract.resolve.distributions import is_stated, list_imports, read_confirmed
 from extract.resolve.modules import FOUNDATION, RUNTIME
 from extract.resolve.standins import replacement_source
@@ -44,7 +44,7 @@ from lemur_core.files.progress import progress
 from lemur_core.files.workers import available_cores, map_chunks
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.sizes import Sized
-from lemur_core.sandbox import Failure, Job, Limits, Status
+from lemur_core.sandbox import Failure, Limits, Status
 from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
@@ -68,7 +68,7 @@ def _derive(folder: Folder, made: Path) -> Json:
     path, manifest = folder.path, folder.manifest
     stored = list(EXTRACTION.rows(path, Block))
     specs = {spec.block: spec for spec in read_specs(path)}
-    rows = _derive_rows(stored, specs)
+    rows = _derive_rows(stored, specs, read_confirmed(manifest.parameters.get("distributions", ())))
     write_blocks(made, rows, manifest.parameters["level"])
     whole = not manifest.details.get("withheld")
     emitted = [row for row in rows if row.code_sha256 is not None]
@@ -90,7 +90,7 @@ def _derive(folder: Folder, made: Path) -> Json:
     return {"counts": counts}
 
 
-def _derive_rows(stored: Sequence[Block], specs: dict[str, Spec]) -> list[Block]:
+def _derive_rows(stored: Sequence[Block], specs: Mapping[str, Spec], confirmed: Mapping[str, str]) -> list[Block]:
     """Return the rows with the columns that follow from the others, from code and from graphs worked out again."""
     paths = code_paths([row.block for row in stored if row.code_sha256 is not None])
     rows = []
@@ -106,6 +106,9 @@ def _derive_rows(stored: Sequence[Block], specs: dict[str, Spec]) -> list[Block]
         if row.lean_code is not None or row.lean_sha256 is None:
             lean = code_columns(row.lean_code)
             changed |= {"lean_sha256": lean["code_sha256"], "lean_lines": lean["n_lines"]}
+        if row.lean_code is not None:
+            with contextlib.suppress(SyntaxError):  # reported as a fault of its file
+                changed["lean_requires"] = list_requirements(row.lean_code, row.requires, confirmed)
         if row.lean_sha256 is None:
             changed |= {"lean_requires": (), "lean_license": None}
         spec = specs.get(row.block)
@@ -121,7 +124,8 @@ def _derive_spec(row: Block, stored: Spec) -> Spec:
     stated = stored.model_copy(update={name: getattr(row, name) for name in SHARED})
     if row.code is None:
         return stated
-    if stored.withheld or (stored.graph is not None and stored.algorithm is None):
+    # Without these two, nobody knows what else follows from the graph, or which classes of the file took part.
+    if {"algorithm", "dependencies"} & {*stored.withheld} or (stored.graph is not None and stored.algorithm is None):
         return neutralize(stated, row.code)
     answer: dict[str, Any] | None = None
     if (algorithm := stored.algorithm) is not None:
@@ -168,7 +172,7 @@ def _check_extraction(folder: Folder) -> list[Check]:
         *run_checks("requirements", lambda: _check_requirements(rows, needs)),
         *run_checks("sources", lambda: _check_sources(rows, needs, manifest)),
         *check_code(path, rows, _list_packages(rows, needs), confirmed, folder.jobs),
-        *run_checks("graphs", lambda: _check_graphs(path, manifest, rows)),
+        *run_checks("graphs", lambda: _check_graphs(path, manifest)),
     ]
     # What a check above doubts is not executed.
     if all(check.ok for check in checks):
@@ -195,8 +199,6 @@ def _check_rows(folder: Path, rows: Sequence[Block], manifest: Manifest) -> Chec
         has_code = row.code_sha256 is not None
         if at_least(level, "emitted") != has_code:
             wrong.append(f"{block}: {level}, but {'has' if has_code else 'has no'} code")
-        if not has_code == (row.n_lines is not None) == (row.file is not None):
-            wrong.append(f"{block}: n_lines and file do not go with its code")
         if (row.error_kind is None) != (row.error is None):
             wrong.append(f"{block}: a category of failure without a message, or the other way round")
         if at_least(level, goal) != (row.error_kind is None):
@@ -264,16 +266,15 @@ def _list_packages(rows: Iterable[Block], needs: Requirements) -> dict[str, froz
     return {source: frozenset(names - sys.stdlib_module_names - {FOUNDATION}) for source, names in packages.items()}
 
 
-def _check_graphs(folder: Path, manifest: Manifest, rows: Sequence[Block]) -> Check:
-    """Check that the graphs of specs have the stated identities and facts, and that what rebuilds can be written."""
-    widths = {row.block: row.graph_widths for row in rows}
+def _check_graphs(folder: Path, manifest: Manifest) -> Check:
+    """Check that the graphs of specs draw what these name, and that what rebuilds can be written."""
     specs = list(read_specs(folder))
-    wrong = [f"{spec.block}: {fault}" for spec in specs for fault in algorithm_faults(spec, widths.get(spec.block))]
+    stated = [(spec.block, spec.algorithm) for spec in specs if spec.algorithm is not None]
+    wrong = [f"{block}: {fault}" for block, algorithm in stated for fault in algorithm_faults(algorithm)]
     if not manifest.details.get("withheld"):
         missing = (spec for spec in specs if spec.graph and spec.algorithm is None and "algorithm" not in spec.withheld)
         wrong += [f"{spec.block}: has a graph, but its spec has none" for spec in missing]
-    number = sum(spec.algorithm is not None for spec in specs)
-    return check_faults("graphs", wrong, f"{plural(number, 'graph')} of specs: identities and facts as stated")
+    return check_faults("graphs", wrong, f"{plural(len(stated), 'graph')} of specs: draws and rebuilding as stated")
 
 
 # --- files, one by one -----------------------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ def _check_batch(
     return len(rows), [
         (name, f"{row.block}: {fault}")
         for row in rows
-        for name, fault in (*_file_faults(row, packages[row.source], confirmed), *_lean_faults(row, confirmed))
+        for name, fault in (*_file_faults(row, packages[row.source], confirmed), *_lean_faults(row))
     ]
 
 
@@ -359,7 +360,7 @@ def _file_faults(row: Block, own: frozenset[str], confirmed: Mapping[str, str]) 
         yield from (("imports", f"{form}{fault}") for fault in import_faults(tree, requires, own, confirmed))
 
 
-def _lean_faults(row: Block, confirmed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _lean_faults(row: Block) -> Iterator[tuple[str, str]]:
     """Yield what the table says wrongly of a block's lean form."""
     code, name = row.lean_code, "lean forms"
     if row.lean_sha256 is None:
@@ -372,16 +373,6 @@ def _lean_faults(row: Block, confirmed: Mapping[str, str]) -> Iterator[tuple[str
         return
     if row.lean_error is not None:
         yield name, "has a lean form, and a reason why not"
-    with contextlib.suppress(SyntaxError):  # reported already
-        nodes = list(ast.walk(parse_code(code)))
-        defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-        # A lean form may import a name that its author copied.
-        defined |= {one.asname or one.name for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names}
-        if row.name not in defined:
-            yield name, "its lean form does not define it"
-    needed = list_requirements(code, row.requires, confirmed)
-    if needed != tuple(row.lean_requires):
-        yield name, f"its lean form needs {', '.join(needed) or 'nothing'}, not what lean_requires says"
 
 
 def _header(code: str) -> dict[str, str]:
@@ -456,22 +447,32 @@ def check_calls(folder: Path, jobs: int | None = None) -> list[Check]:
     """
     needs = read_requirements(folder)
     origins = {name: sorted(set(source.packages) - PROVIDED) for name, source in needs.sources.items()}
-    number, requires, sources = 0, set[str](), set[str]()
+    # Of files the paths alone: the files were compared with the table already.
+    forms: list[tuple[str, str, tuple[str, ...], list[str]]] = []
+    requires, sources = set[str](), set[str]()
     for row in EXTRACTION.rows(folder, Block, _COLUMNS):
-        if print_call(row, row.lean_code or row.code):
-            number += (row.code is not None) + (row.lean_code is not None)
-            requires.update(row.requires)
-            sources.add(row.source.partition("@")[0])
-    if not number:
+        lines = print_call(row, row.lean_code or row.code)
+        file = row.file or ""
+        for form, path, code in (("full", file, row.code), ("lean", get_minimized_path(file), row.lean_code)):
+            if lines and code is not None:
+                forms.append((f"{row.block}, {form} form", path, lines, origins.get(row.source, [])))
+                requires.update(row.requires)
+                sources.add(row.source.partition("@")[0])
+    if not forms:
         return []
     runtime = runtime_for(sorted(requires), known=sorted(sources))
+    folders = [str(path) for path in runtime.folders]
+    jobs_to_run = (
+        RUN_CALL.job(key, CallRequest((folder / path).read_text(encoding="utf-8"), lines, folders, origin))
+        for key, path, lines, origin in forms
+    )
     outcomes, faults = Counter[str](), []
     with (
         open_sandbox(None, [RUN_CALL], {"jobs": jobs or available_cores(), "runtime": runtime.folders}) as box,
-        progress(_NAME, number, "calls") as advance,
+        progress(_NAME, len(forms), "calls") as advance,
     ):
         try:
-            for reply in RUN_CALL.run_jobs(box, _list_jobs(folder, origins, runtime)):
+            for reply in RUN_CALL.run_jobs(box, jobs_to_run):
                 answer = reply.answer if reply.answer is not None else reply.failure(_CHARACTERS)
                 if not isinstance(answer, Failure):
                     outcomes["ran"] += 1
@@ -488,21 +489,6 @@ def check_calls(folder: Path, jobs: int | None = None) -> list[Check]:
     detail += f"; {outcomes['limited']:,} need more than the limits of the sandbox" if outcomes["limited"] else ""
     detail += f"; {outcomes['missing']:,} need packages that are not available here" if outcomes["missing"] else ""
     return [check_faults(_NAME, sorted(faults), detail)]
-
-
-def _list_jobs(folder: Path, origins: Mapping[str, Sequence[str]], runtime: BlockRuntime) -> Iterator[Job]:
-    """Yield a job for each form; the files were compared with the table already."""
-    folders = [str(path) for path in runtime.folders]
-    for row in EXTRACTION.rows(folder, Block, _COLUMNS):
-        lines = print_call(row, row.lean_code or row.code)
-        for form, path, code in (
-            ("full form", row.file, row.code),
-            ("lean form", get_minimized_path(row.file or ""), row.lean_code),
-        ):
-            if lines and code is not None and path is not None:
-                text = (folder / path).read_text(encoding="utf-8")
-                request = CallRequest(text, lines, folders, origins.get(row.source, ()))
-                yield RUN_CALL.job(f"{row.block}, {form}", request)
 
 
 KIND = replace(FACED, derive=_derive, laws=(_check_extraction,), find=find, find_code=find_code)

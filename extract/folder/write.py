@@ -1,6 +1,5 @@
 """Writer of the extraction folder: closed files, table, specs, requirements, report, and the manifest last."""
 
-import ast
 import hashlib
 import importlib.metadata
 import json
@@ -24,6 +23,7 @@ from extract.specs.splits import assign_splits, write_spec_tables
 from lemur_core.files.atomic import atomic_folder
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox.cached import run_versions
+from lemur_core.source.text import parse_code
 from manifests.conversations import write_chat_tables
 from manifests.folders.manifest import Input, Manifest, Stopwatch, package_versions
 from manifests.folders.tables import write_table
@@ -190,8 +190,6 @@ FORMAT = 1
 
 _Files = Sequence[tuple[str, str]]
 
-_IMPORT = re.compile(rf"^([ \t]*)(?:import|from)[ \t]+({'|'.join(RUNTIME)})\b", re.MULTILINE)
-
 
 def runtime_versions() -> dict[str, str]:
     """Return the installed versions of the declared runtime, without local build labels."""
@@ -238,12 +236,12 @@ def requirements_text(
 
 
 def list_runtime_imports(code: str) -> set[str]:
-    """Return the packages of the declared runtime that a file imports, including imports inside functions."""
-    packages = {match[2] for match in _IMPORT.finditer(code) if not match[1]}
-    # Parsing costs more than the search, so it is left for imports in a function, or only in a docstring.
-    if any(match[2] not in packages for match in _IMPORT.finditer(code)):
-        packages |= {name.partition(".")[0] for name, _ in list_imports(ast.parse(code))} & set(RUNTIME)
-    return packages
+    """Return the packages of the declared runtime that a file imports, also in functions; none if it does not parse."""
+    try:
+        tree = parse_code(code)
+    except SyntaxError:
+        return set()
+    return {name.partition(".")[0] for name, _ in list_imports(tree)} & set(RUNTIME)
 
 
 def _block_entry(row: Block, files: _Files, by_name: Mapping[str, PackageSource]) -> dict[str, object]:

@@ -1,12 +1,12 @@
-"""Compare blocks with their originals, each with the arguments that the search found: digests of state and outputs."""
+"""Compare blocks with their originals: digests of state, outputs and gradients with the arguments of the search."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, Unpack
 
-from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, Original, Originals
+from extract.arguments.messages import BlockRun, CallsToRun, CompanionCode, Original, Originals, make_uses
+from extract.proofs.visit import SIGN, Signed
 from extract.resolve.index import FactsIndex
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import Failure, Limits
@@ -15,19 +15,7 @@ from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open
 
 _MAX_TOGETHER = 40  # originals of one package in one process
 _REASON_CHARACTERS = 200
-_PARTS = ("state", "values", "eval", "train", "after")
 _MISSING_PACKAGE = ("raises ImportError", "raises ModuleNotFoundError")  # the original's package is incomplete here
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The digests of a class's state and outputs, by step."""
-
-    state: tuple[str, ...]  # names and shapes
-    values: str
-    eval: str
-    train: str
-    after: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +29,13 @@ class MissingOriginal:
         object.__setattr__(self, "missing", make_visible(self.missing, _REASON_CHARACTERS))
 
 
-Ours = Signature | Failure
-Theirs = Signature | Failure | MissingOriginal
+Ours = Signed | Failure
+Theirs = Signed | Failure | MissingOriginal
 
-SIGN_BLOCK = SandboxStage[Ours](
-    "extract.proofs.equivalence_guest:sign_block",
-    Ours,
-    Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=6 * 2**30),
-    Retries.NONE,
-)
 SIGN_ORIGINALS = SandboxStage[Mapping[str, Theirs]](
     "extract.proofs.equivalence_guest:sign_originals",
     Mapping[str, Theirs],
-    Limits(wall_seconds=3600, cpu_seconds=400, memory_bytes=8 * 2**30),
+    Limits(wall_seconds=3600, cpu_seconds=1200, memory_bytes=8 * 2**30),
     Retries.NONE,
 )
 
@@ -111,14 +93,15 @@ def compare_all(
     """
     by_block = {pair.block: pair for pair in pairs}
     folders = (folder for pair in pairs for folder in pair.folders)
-    with open_sandbox(index, [SIGN_BLOCK, SIGN_ORIGINALS], sandbox, folders=folders) as box:
+    with open_sandbox(index, [SIGN, SIGN_ORIGINALS], sandbox, folders=folders) as box:
         theirs = _sign_originals(box, list(_group_by_package(pairs)))
         missing = {block: answer for block, answer in theirs.items() if isinstance(answer, MissingOriginal)}
         for block, answer in missing.items():
             yield EquivalenceResult(block, None, f"no original: {answer.missing}")
-        runs = {pair.block: pair.run(sandbox.get("runtime", ())) for pair in pairs if pair.block not in missing}
+        runtime = sandbox.get("runtime", ())
+        runs = {pair.block: make_uses(pair.run(runtime), {}, {}) for pair in pairs if pair.block not in missing}
         doubtful: dict[str, Ours] = {}
-        for reply in SIGN_BLOCK.run(box, runs):
+        for reply in SIGN.run(box, runs):
             ours = reply.answer or Failure(reply.reason(_REASON_CHARACTERS))
             comparison = compare(reply.key, ours, theirs[reply.key])
             if comparison.fidelity == "mismatch":
@@ -144,19 +127,15 @@ def compare(block: str, ours: Ours, theirs: Theirs) -> EquivalenceResult:
         return EquivalenceResult(block, None, f"the original does not run: {theirs.error}")
     if isinstance(ours, Failure):
         return EquivalenceResult(block, "mismatch", f"only the original runs: {ours.error}")
-    for step in _PARTS:
-        own, original = getattr(ours, step), getattr(theirs, step)
-        if own == original:
-            continue
-        # An import inside forward that fails here shows nothing about the copy.
-        if original in _MISSING_PACKAGE:
-            return EquivalenceResult(block, None, f"the original does not run: {step}: {original}")
-        if isinstance(own, tuple):
-            own, original = next(pair for pair in zip_longest(own, original, fillvalue="") if pair[0] != pair[1])
-        else:
-            own, original = own[:24], original[:24]
-        return EquivalenceResult(block, "mismatch", f"{step}: {own or 'nothing'} here, {original or 'nothing'} there")
-    return EquivalenceResult(block, "match")
+    # The text of a module may name the package that it is from.
+    step = next((name for name in theirs.steps if name != "repr" and ours.steps.get(name) != theirs.steps[name]), None)
+    if step is None:
+        return EquivalenceResult(block, "match")
+    # An import inside forward that fails here shows nothing about the copy.
+    if theirs.steps[step] in _MISSING_PACKAGE:
+        return EquivalenceResult(block, None, f"the original does not run: {step}: {theirs.steps[step]}")
+    own, original = (sides.errors.get(step) or sides.steps.get(step, "nothing")[:24] for sides in (ours, theirs))
+    return EquivalenceResult(block, "mismatch", f"{step}: {own} here, {original} there")
 
 
 def _sign_originals(

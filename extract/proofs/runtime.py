@@ -18,7 +18,8 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -53,7 +54,7 @@ from lemur_core.files.atomic import sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import check_growth, may_hold_secrets
-from lemur_core.files.pip import AbsentError, NoWheelError, UndatedError, check_day, download, download_wheels
+from lemur_core.files.pip import AbsentError, NoWheelError, UndatedError, check_day, download
 from lemur_core.files.progress import note
 from lemur_core.sandbox.runtime import DECLARED, find_runtime, read_requirements
 from manifests.provenance import is_guess
@@ -183,19 +184,11 @@ def extra_folders(source: PackageSource, package: str) -> list[Path]:
 
     What would have to be compiled is left out.
 
-    Args: package: an import name, or a requirement.
+    Args: package: an import name.
     Returns: nothing if nobody knows the package's distribution.
     """
-    try:
-        needed = Requirement(package)
-    except InvalidRequirement:
-        return []
-    text = find_extra(source.requires, needed.name) or find_requirement(needed.name, ())
-    if is_guess(text):
-        return []
-    wanted = Requirement(text)
-    wanted.specifier &= needed.specifier
-    return runtime_for([str(wanted)], incomplete=True).folders
+    requirement = find_extra(source.requires, package) or find_requirement(package, ())
+    return [] if is_guess(requirement) else runtime_for([requirement], incomplete=True).folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,44 +249,28 @@ class _Resolver:
             self._collect(requires)
 
     def _collect(self, requires: Sequence[str]) -> None:
-        """Resolve them breadth first: a level at a time, since pip fetches several together in less time."""
+        """Resolve them breadth first."""
         for text in requires:
             try:
                 Requirement(text)
             except InvalidRequirement:
                 self.unavailable[text] = "not a requirement of PEP 508; write NAME or NAME>=VERSION"
-        waiting = [(requirement, "") for requirement in read_requirements(sorted(requires))]
+        waiting = deque((requirement, "") for requirement in read_requirements(sorted(requires)))
         seen: set[tuple[str, str]] = set()
         while waiting:
+            requirement, parent = waiting.popleft()
+            name = canonicalize_name(requirement.name)
+            requirement.name, requirement.marker = _HEADLESS.get(name, name), None  # the marker holds
             # The message about an unavailable name says who needs it, so the parent counts, too.
-            level: dict[tuple[str, str], Requirement] = {}
-            for requirement, parent in waiting:
-                name = canonicalize_name(requirement.name)
-                requirement.name, requirement.marker = _HEADLESS.get(name, name), None  # the marker holds
-                if requirement.name not in self.known | PROVIDED and not _CUDA.fullmatch(requirement.name):
-                    level[str(requirement), parent] = requirement
-            level = {key: requirement for key, requirement in level.items() if key not in seen}
-            seen.update(level)
-            self._prefetch(level.values())
-            waiting = []
-            for (_, parent), requirement in level.items():
-                distribution = self._resolve(requirement, parent)
-                if distribution is not None:
-                    needs = read_requirements(distribution.requires, requirement.extras)
-                    waiting.extend((need, distribution.name) for need in needs)
-
-    def _prefetch(self, requirements: Iterable[Requirement]) -> None:
-        """Fetch the wheels of several requirements at once. What fails is left to `_resolve`, which says why."""
-        wanted: dict[str, str] = {}
-        for requirement in requirements:
-            name, specifier = requirement.name, requirement.specifier
-            # A name with two requirements, or one that the runtime has in some version, is a case of its own.
-            own = name in wanted or name in self.picked or name in find_runtime().versions
-            pick = _pick_file(name, specifier)
-            if requirement.url is None and not own and not (pick.is_file() or pick.with_suffix(".absent").is_file()):
-                wanted[name] = str(specifier)
-        if len(wanted) > 1 and not self.offline and self.day is None:
-            _fetch_together(wanted)
+            key = str(requirement), parent
+            unwanted = requirement.name in self.known | PROVIDED or _CUDA.fullmatch(requirement.name)
+            if unwanted or key in seen:
+                continue
+            seen.add(key)
+            distribution = self._resolve(requirement, parent)
+            if distribution is not None:
+                needs = read_requirements(distribution.requires, requirement.extras)
+                waiting.extend((need, distribution.name) for need in needs)
 
     def _resolve(self, requirement: Requirement, parent: str) -> Distribution | None:
         """Return the distribution to unpack for a requirement; None if it is unavailable or need not be unpacked."""
@@ -409,7 +386,10 @@ def _fetch_wheel(
     if incomplete:
         with contextlib.suppress(AbsentError):
             return _fetch_wheel(name, specifier, cached_only=cached_only, day=day)
-    pick = _pick_file(name, specifier, incomplete=incomplete, day=day)
+    # Which release was selected, by this interpreter.
+    about = f"{wanted}|{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
+    about += "|incomplete" * incomplete + (f"|{day}" if day else "")
+    pick = _cache("picks") / f"{hashlib.sha256(about.encode()).hexdigest()[:32]}.json"
     picked = read_record(pick)
     if picked is not None and (cached := _read_distribution(_cache("distributions") / str(picked))) is not None:
         return cached
@@ -417,13 +397,14 @@ def _fetch_wheel(
         if cached_only:
             raise UserError("it is not in the cache")
         note(f"fetching {wanted}{f' as of {day}' if day else ''} for the runtime with pip download")
-        unpacked = _download(name, str(specifier), work, incomplete=incomplete, day=day)
-        _keep([unpacked])
-    record(pick, unpacked[0].id)
-    return unpacked[0]
+        distribution = _download(name, str(specifier), work, incomplete=incomplete, day=day)
+        _keep(distribution, work / "unpacked")
+    record(pick, distribution.id)
+    return distribution
 
 
-def _download(name: str, specifier: str, work: Path, *, incomplete: bool, day: str | None) -> tuple[Distribution, Path]:
+def _download(name: str, specifier: str, work: Path, *, incomplete: bool, day: str | None) -> Distribution:
+    """Unpack the wheel that pip selects, or the sdist if there is none, below `work`. Raises: as `_fetch_wheel`."""
     fetch = partial(download, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS, retries=1, day=day)
     try:
         return _unpack(fetch(name, specifier, work), name, work / "unpacked")
@@ -435,30 +416,10 @@ def _download(name: str, specifier: str, work: Path, *, incomplete: bool, day: s
         raise
     except AbsentError:
         raise absent from None
-    return _unpack_sdist(archive, name, work / "unpacked", incomplete=incomplete)
-
-
-def _pick_file(name: str, specifier: SpecifierSet, *, incomplete: bool = False, day: str | None = None) -> Path:
-    """Return the file that says which release was selected for a requirement."""
-    interpreter = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}" + "|incomplete" * incomplete
-    interpreter += f"|{day}" if day else ""
-    return _cache("picks") / f"{hashlib.sha256(f'{name}{specifier}|{interpreter}'.encode()).hexdigest()[:32]}.json"
-
-
-def _fetch_together(wanted: Mapping[str, str]) -> None:
-    """Fetch the releases that pip selects for some requirements, specifiers by name, if it has all of them."""
-    requirements = [name + specifier for name, specifier in wanted.items()]
-    note(f"fetching {', '.join(requirements)} for the runtime with pip download")
-    with workspace() as work:
-        unpacked: dict[str, tuple[Distribution, Path]] = {}
-        for wheel in download_wheels(requirements, work, max_bytes=MAX_WHEEL_BYTES, max_seconds=_MAX_SECONDS):
-            name = canonicalize_name(wheel.name.partition("-")[0])
-            with contextlib.suppress(UserError):
-                unpacked[name] = _unpack(wheel, name, work / "unpacked" / name)
-        with contextlib.suppress(UserError):
-            _keep(unpacked.values())
-            for key, (distribution, _) in unpacked.items():
-                record(_pick_file(key, SpecifierSet(wanted[key])), distribution.id)
+    facts, modules = read_sdist(archive, incomplete=incomplete)
+    for path, data in modules.items():
+        _write(work / "unpacked" / "files" / path, io.BytesIO(data))
+    return _check(facts, name, sha256_file(archive))
 
 
 def _read_distribution(folder: Path) -> Distribution | None:
@@ -466,7 +427,7 @@ def _read_distribution(folder: Path) -> Distribution | None:
     return None if data is None else Distribution(**{**data, "requires": tuple(data["requires"])})
 
 
-def _unpack(wheel: Path, name: str, folder: Path) -> tuple[Distribution, Path]:
+def _unpack(wheel: Path, name: str, folder: Path) -> Distribution:
     """Unpack a wheel into a folder, unless it is in the cache already."""
     digest = sha256_file(wheel)
     try:
@@ -481,14 +442,7 @@ def _unpack(wheel: Path, name: str, folder: Path) -> tuple[Distribution, Path]:
         raise UserError(f"its wheel is not readable: {error}") from error
     except OSError as error:
         raise UserError(f"its wheel cannot be unpacked: {error.strerror or error}") from error
-    return distribution, folder
-
-
-def _unpack_sdist(archive: Path, name: str, folder: Path, *, incomplete: bool) -> tuple[Distribution, Path]:
-    facts, modules = read_sdist(archive, incomplete=incomplete)
-    for path, data in modules.items():
-        _write(folder / "files" / path, io.BytesIO(data))
-    return _check(facts, name, sha256_file(archive)), folder
+    return distribution
 
 
 def _check(facts: PackageFacts, name: str, digest: str) -> Distribution:
@@ -498,15 +452,12 @@ def _check(facts: PackageFacts, name: str, digest: str) -> Distribution:
     return Distribution(name, str(Version(facts.version)), digest, facts.requires)
 
 
-def _keep(unpacked: Collection[tuple[Distribution, Path]]) -> None:
-    """Put unpacked distributions into the cache; those without a folder are there."""
-    new = [(distribution, folder) for distribution, folder in unpacked if folder.is_dir()]
-    if new:
-        _compile([folder / "files" for _, folder in new])
-    for distribution, folder in new:
-        target = distribution.folder.parent
+def _keep(distribution: Distribution, folder: Path) -> None:
+    """Put an unpacked distribution into the cache; one without a folder is there."""
+    if folder.is_dir():
+        _compile(folder / "files")
         _write(folder / "distribution.json", io.BytesIO(json.dumps(asdict(distribution), indent=1).encode()))
-        place(folder, target)
+        place(folder, distribution.folder.parent)
 
 
 def _extract(archive: zipfile.ZipFile, packed: int, folder: Path) -> None:
@@ -533,14 +484,13 @@ def _write(file: Path, source: IO[bytes]) -> None:
         os.fsync(out.fileno())
 
 
-def _compile(folders: Sequence[Path]) -> None:
+def _compile(folder: Path) -> None:
     """Write bytecode once for all jobs, in a separate process because it parses foreign source."""
-    command = [sys.executable, "-P", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    command = [sys.executable, "-P", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(folder)]
     try:
-        subprocess.run([*command, *map(str, folders)], capture_output=True, check=False, timeout=_COMPILE_SECONDS)
+        subprocess.run(command, capture_output=True, check=False, timeout=_COMPILE_SECONDS)
     except subprocess.TimeoutExpired:
-        names = ", ".join(folder.parent.name for folder in folders)
-        note(f"{names}: compiling the bytecode took too long; modules are compiled on import")
+        note(f"{folder.parent.name}: compiling the bytecode took too long; modules are compiled on import")
 
 
 # --- local files ------------------------------------------------------------------------------------------------------

@@ -6,14 +6,12 @@ Nothing of an sdist is run. Setuptools writes the names of its top-level modules
 
 import contextlib
 import email.parser
-import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from extract.sources.contents import (
@@ -40,7 +38,7 @@ _MAX_SDIST_BYTES = 40 << 20
 _MAX_SECONDS = 120.0
 _FEW_TESTS = 8  # files: an sdist may have those of one folder, without what they import from another
 #: In metadata, such as `repository, https://…/OWNER/NAME.git`; pages of a repository, such as its issues, count, too.
-_REPOSITORY = re.compile(r"(https://git(?:hub|lab)\.com/[\w.-]+/([\w.-]+?)(?:\.git)?)(?=[/\s\")\]#?]|$)")
+_REPOSITORY = re.compile(r"(https://(?:github\.com|gitlab\.com|codeberg\.org)/[\w.-]+/[\w.-]+?(?:\.git)?)(?=[/\s#?]|$)")
 _ABSENT_SECONDS = 24 * 3600.0
 _ABSENT = "there is no wheel of it for this Python and platform, and its sdist"
 
@@ -143,17 +141,11 @@ def list_metadata(folder: Path, name: str) -> list[Path]:
 
 
 def _find_repository(folder: Path, name: str) -> str | None:
-    """Return the address of the repository that the metadata of an installed release states.
-
-    If no field of it does, the description may link to one that has the name of the release.
-    """
-    for file in list_metadata(folder, name)[:1]:
-        fields = email.parser.Parser().parsestr(file.read_text("utf-8", "replace"))
+    """Return the address of the repository that the metadata of an installed release states."""
+    for file in list_metadata(folder, name):
+        fields = email.parser.Parser().parsestr(file.read_text("utf-8", "replace"), headersonly=True)
         stated = [*fields.get_all("Project-URL", []), *fields.get_all("Home-page", [])]
-        linked = _REPOSITORY.finditer(str(fields.get_payload()))
-        named = (match for match in linked if canonicalize_name(match[2]) == canonicalize_name(name))
-        matches = filter(None, map(_REPOSITORY.search, stated))
-        return next((match[1] for match in itertools.chain(matches, named)), None)
+        return next((match[1] for match in map(_REPOSITORY.search, stated) if match), None)
     return None
 
 

@@ -36,8 +36,7 @@ from extract.arguments.trials import (
     unset_is_nan,
 )
 from extract.arguments.values import change_nested, flatten, has_shape, list_required, read_parameters
-from extract.proofs.equivalence_guest import digest
-from extract.proofs.trace_guest import trace
+from extract.proofs.trace_guest import resize_tensor, trace
 from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox.server.foreign import name_type, one_line
 from lemur_core.sandbox.server.jobs import Failure
@@ -371,6 +370,32 @@ def _forward_backward(
     )
 
 
+def digest(value: object) -> str:
+    """Return the SHA-256 of the tensors in a value: their dtypes, shapes and bits."""
+    text = hashlib.sha256()
+    for tensor in flatten(value):
+        # Lazy parameters have no shape before the first run.
+        if not has_shape(tensor):
+            text.update(b"lazy")
+            continue
+        for part in _dense(tensor.detach()):
+            text.update(f"{part.dtype} {tuple(part.shape)}".encode())
+            text.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return text.hexdigest()
+
+
+def _dense(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    if tensor.is_sparse:
+        tensor = tensor.coalesce()
+        yield from (tensor.indices(), tensor.values())
+    elif tensor.layout is not torch.strided:
+        yield tensor.to_dense()
+    elif tensor.is_quantized:
+        yield tensor.int_repr()
+    else:
+        yield tensor.resolve_conj().resolve_neg()
+
+
 def _digest(values: Any) -> str:
     """Return the digest of all tensors, computed without the trace, which takes as long again."""
     tensors = flatten(values)  # an operator that is not computed yet runs code of the block
@@ -390,15 +415,12 @@ def _state(module: nn.Module) -> str:
 
 
 def _resize(inputs: Inputs, shapes: Sequence[Sequence[int]]) -> Inputs:
-    """Return the inputs in other shapes, filled by repeating their elements."""
+    """Return the inputs in other shapes."""
     wanted = iter(shapes)
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         shape = tuple(next(wanted, tensor.shape))
-        if tuple(tensor.shape) == shape or not tensor.numel():
-            return tensor
-        count = int(torch.Size(shape).numel())
-        return tensor.reshape(-1)[torch.arange(count) % tensor.numel()].reshape(shape)
+        return resize_tensor(tensor, shape) if tensor.numel() else tensor
 
     args, kwargs = change_nested([inputs[0], inputs[1]], change)
     return args, kwargs

@@ -15,16 +15,12 @@
         settings_class = EncoderConfig
         def __init__(self, settings): ...                   # by an attribute of the class
         def __init__(self, encoder): ...                    # by its name: there is an `Encoder` in the module
-    class Model(nn.Module):
-        def __init__(self, cfg="small.yaml", channels=3): ...   # takes a file
 """
 
 import contextlib
 import dataclasses
 import functools
-import importlib
 import inspect
-import re
 import sys
 import types
 import typing
@@ -42,7 +38,6 @@ _DEPTH = 3  # of containers
 _MAX_ITEMS = 5_000  # of one container
 _MOST_CLASSES = 4  # for one parameter
 _LEAST_LETTERS = 3  # of a parameter that is named after a class
-_TAKES_FILE = re.compile(r"(model_?)?(cfg|config|conf|configuration|yaml)(_?(file|path|name|dict))?")
 
 
 def is_of(value: Any, packages: frozenset[str]) -> bool:
@@ -212,25 +207,6 @@ def read_settings(value: Any) -> dict[str, Any] | None:
 @functools.cache
 def _list_settings(kind: Any) -> list[str]:
     return [name for name, parameter in read_parameters(kind).items() if not is_variadic(parameter)]
-
-
-def find_file_parameter(definition: Callable[..., Any]) -> str | None:
-    """Return the parameter of a class or function that takes a configuration file, where it needs no other."""
-    parameters = read_parameters(definition)
-    for name, parameter in parameters.items():
-        stated = isinstance(parameter.default, str) and parameter.default.endswith((".yaml", ".yml"))
-        if (stated or _TAKES_FILE.fullmatch(name)) and set(list_required(parameters)) <= {name}:
-            return name
-    return None
-
-
-def list_file_calls(definition: Callable[..., Any], parameter: str, path: str, text: str) -> list[Callable[[], Any]]:
-    """Return the calls of a class or function with a file: with the table in it, and with its path."""
-    table = None
-    with contextlib.suppress(AttemptError, ImportError):  # the source may bring no parser
-        table = attempt(functools.partial(importlib.import_module("yaml").safe_load, text))
-    values = [*([table] if table and isinstance(table, dict) else []), path]
-    return [functools.partial(definition, **{parameter: value}) for value in values]
 
 
 def make_type_finder(packages: frozenset[str]) -> Callable[[str], type | None]:

@@ -28,7 +28,6 @@ _INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _MAX_MODULES = 60  # imported besides those of the classes
 _MAX_EXAMPLES = 200
 _MAX_TESTS = 1000  # files
-_MAX_CONFIGURATIONS, _MAX_CONFIGURATION_BYTES = 300, 64 << 10
 _MAX_ROUNDS = 6  # each with one more package
 _REASON_CHARACTERS = 200
 _MAX_TEXT_BYTES = 1 << 20
@@ -64,7 +63,7 @@ class SourceCalls:
 
     Args:
         missing: why no module of them can be imported.
-        absent: the module that one of them lacks, or a requirement that the folders do not meet; then nothing ran yet.
+        absent: the module that one of them lacks; then nothing ran yet.
     """
 
     calls: Mapping[str, Sequence[NamedCalls]]
@@ -146,17 +145,13 @@ def record_sources(
     requests = {}
     for name, members in by_source.items():
         source, paths, others = members[0].module.source, folders[name], tests.get(name)
-        suites = _list_files(source, others, paths, ("py",))
-        sized = sorted(
-            (file.stat().st_size, str(file)) for _, file in _list_files(source, others, paths, ("yaml", "yml"))
-        )
+        suites = _list_files(source, others, paths)
         requests[name] = SourceRecording(
             [*([str(others)] if others else ()), *map(str, paths)],
             list(map(_key, members)),
             [module.name for module in list_naming(members)][:_MAX_MODULES],
             list_examples(source, others, paths),
             sorted({file.relative_to(root).as_posix() for root, file in suites if is_test(file.name)})[:_MAX_TESTS],
-            [file for size, file in sized if size <= _MAX_CONFIGURATION_BYTES][:_MAX_CONFIGURATIONS],
             source.digest,
             str(list_pytest()[0]),
         )
@@ -206,8 +201,8 @@ def _run(
             if not absent:
                 continue
             more = [folder for folder in provide(name, absent) if folder not in request.folders]
-            # A version that fits is found before the one that does not, or that cannot be loaded.
-            is_there = "=" in absent or any(Path(folder, absent).is_dir() for folder in request.folders)
+            # A version that fits is found before one that cannot be loaded.
+            is_there = any(Path(folder, absent).is_dir() for folder in request.folders)
             folders = [*more, *request.folders] if is_there else [*request.folders, *more]
             replaced = request.replaced if more else [*request.replaced, absent]
             last = turn == _MAX_ROUNDS - 2
@@ -253,14 +248,11 @@ def _list_codes(text: str) -> list[str]:
     return ["\n".join(_PROMPT.findall(code)) if code.lstrip().startswith(">>>") else code for code in codes]
 
 
-def _list_files(
-    source: PackageSource, tests: Path | None, folders: Sequence[Path], suffixes: Sequence[str]
-) -> Iterator[tuple[Path, Path]]:
-    """Yield the files of a project or release, each with the folder that its path is relative to."""
+def _list_files(source: PackageSource, tests: Path | None, folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Yield the Python files of a project or release, each with the folder that its path is relative to."""
     tops = sorted({file.module.partition(".")[0] for file in source.files}) if source.kind == "package" else [""]
     for root, top in [*((folder, top) for folder in folders[:1] for top in tops), *([(tests, "")] if tests else ())]:
-        for suffix in suffixes:
-            yield from ((root, file) for file in (root / top).rglob(f"*.{suffix}"))
+        yield from ((root, file) for file in (root / top).rglob("*.py"))
 
 
 def find_origin(arguments: str, hints: Mapping[str, Any]) -> ArgumentsFrom:

@@ -12,7 +12,6 @@ import doctest
 import importlib
 import inspect
 import itertools
-import re
 import signal
 import sys
 import time
@@ -36,9 +35,7 @@ from extract.arguments.trials import AttemptError, TimeBudget, attempt, count_el
 from extract.arguments.values import is_variadic, list_required, read_parameters
 from extract.recording.definitions import (
     UseGraph,
-    find_file_parameter,
     list_accepted,
-    list_file_calls,
     make_type_finder,
 )
 from extract.recording.meta import LightTensors
@@ -55,10 +52,8 @@ _MAX_MODELS = 2  # out of one call
 _SIDES = (64, 224)  # of images
 _FRAMES = 16  # of videos
 _MOST_IMAGES = 2  # that a model takes
-#: "MMCV==2.1.0 is used but incompatible. Please install mmcv>=2.0.0rc4, <2.1.0."
-_REQUIRED = re.compile(r"(?i)\b(?:install|require[sd]?) ([\w-]+(?:,? ?[<>=!~]=?=? ?\d(?:[\w.]*\w)?)+)")
 _MAX_STEPS = 30_000  # modules constructed and called by one driver
-_MAX_FILES, _MAX_WRITTEN, _MAX_TESTS = 3, 4, 3  # drivers tried for one class
+_MAX_WRITTEN, _MAX_TESTS = 4, 3  # drivers tried for one class
 _MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # definitions, by their effort
 _FIRST = 2  # drivers that each class tries before one tries more, since the seconds are for all
 #: Few classes are first seen after so many: of the definitions that need no arguments; of all drivers before a guess.
@@ -96,8 +91,8 @@ class Driver(NamedTuple):
 def record_source(request: SourceRecording) -> dict[str, Any]:
     """Return `calls`, those nearest to the defaults of each class by its key, where a driver reaches it.
 
-    If no module of the classes can be imported, `missing` states why. `absent` is the module that one of them lacks, or
-    the requirement that the package there does not meet: then nothing is run.
+    If no module of the classes can be imported, `missing` states why. `absent` is the module that one of them lacks:
+    then nothing is run.
     """
     _disable_loading()
     sys.argv = sys.argv[:1]
@@ -117,9 +112,8 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
             # What it would have shown stays unknown.
             failures[name] = failure.message if isinstance(failure, AttemptError) else one_line(repr(failure), 200)
             if absent is None and name in own:
-                required = _REQUIRED.search(failures[name])
                 absent = find_absent(failure.cause) if isinstance(failure, AttemptError) else None
-                absent = None if absent in packages else absent or (required[1] if required else None)
+                absent = None if absent in packages else absent
     if absent in request.replaced or request.last:
         absent = None
     if absent or all(name in failures for name in own):
@@ -227,9 +221,6 @@ class _Recording:
         self._find_type = make_type_finder(packages)
         self._examples = request.examples
         self._tests = _read_tests(request)
-        self._files = {path: Path(path).read_text("utf-8", "replace") for path in request.configurations}
-        takers = ((item, find_file_parameter(item)) for item in self._graph.definitions if self._files)
-        self._takers = {id(item): (item, name) for item, name in takers if name is not None}
         self._known: dict[str, Calls] = {}
         self._steps_of = Counter[str]()  # by driver
         self._bases: list[type[nn.Module]] = []
@@ -276,23 +267,12 @@ class _Recording:
         Each runs before the next one is asked for.
         """
         reaching = self._graph.list_reaching(cls)
-        yield from islice(self._list_configured(cls, reaching), _MAX_FILES)
         yield from islice(self._list_written(cls, reaching), _MAX_WRITTEN)
         tests = [places for places, text in self._tests.items() if cls.__name__ in text][:_MAX_TESTS]
         yield from map(_drive_tests, tests)
         ready = self._list_ready(cls, reaching)
         for effort, most in _MAX_READY.items():
             yield from [driver for driver in ready if driver.effort == effort][:most]
-
-    def _list_configured(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
-        """Yield the drivers of what takes a file that names the class, then of what reaches the class, with any."""
-        naming = [path for path, text in self._files.items() if re.search(rf"\b{cls.__name__}\b", text)]
-        near = [self._takers[id(item)] for item in (cls, *reaching) if id(item) in self._takers]
-        pairs = [(taker, path) for path in naming for taker in near or self._takers.values()]
-        pairs += [(taker, path) for taker in near for path in spread(list(self._files))]
-        for (item, name), path in pairs:
-            calls = list_file_calls(item, name, path, self._files[path])
-            yield Driver(f"{item.__module__}:{item.__qualname__} with {path}", partial(run_models, calls))
 
     def _list_written(self, cls: type[nn.Module], reaching: list[Any]) -> Iterator[Driver]:
         for item in (cls, *reaching):

@@ -83,10 +83,6 @@ def find_absent(error: BaseException | None) -> str | None:
                 return error.name  # the compiled part itself
             tops = [str(frame.f_globals["__name__"]).partition(".")[0] for frame in frames]
             return next((top for top in reversed(tops) if top not in _SHARED), None)
-        # Cython names the frame of a module's initialization `init xtcocotools._mask`.
-        compiled = [frame.f_code.co_name for frame in frames if frame.f_code.co_name.startswith("init ")]
-        if isinstance(error, ValueError) and compiled:
-            return compiled[0].removeprefix("init ")
         error = error.__context__
     return None
 

@@ -31,7 +31,6 @@ from lemur_core.files.foreign import check_plain
 from lemur_core.files.progress import progress
 from lemur_core.graphs.formulas import Size
 from lemur_core.graphs.graph import DRAWS, Graph
-from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.sizes import Sized
 from lemur_core.similarity.tokens import split_tokens
 from lemur_core.source.scopes import BUILTINS
@@ -390,10 +389,7 @@ def _is_refuted(sizes: Sequence[tuple[object, int]]) -> bool:
 
 
 def _read_facts(sized: Sized, seen: Mapping[str, Any], cases: Sequence[Case]) -> dict[str, Any]:
-    """Return the facts that graphs give. Args: seen: the fields of `_SEEN` and `hidden`.
-
-    Raises: ValueError, LookupError, TypeError or AttributeError if the graphs are broken.
-    """
+    """Return the facts that graphs give. Args: seen: the fields of `_SEEN` and `hidden`."""
     pairs = [pair for _, sizes in _pair_sizes(sized.evaluated, cases) for pair in sizes]
     # A size that no formula varies may still be another one in a recorded case.
     numbers = sized.fixed is not None or any(stated != found for stated, found in pairs if isinstance(stated, int))
@@ -413,28 +409,16 @@ def graphs_in_spec(algorithm: Algorithm) -> dict[str, Any]:
     return algorithm.model_dump(mode="json", include=set(_STORED))
 
 
-def algorithm_faults(spec: Spec, graph_widths: str | None) -> Iterator[str]:
-    """Yield the faults in the algorithm of a spec. Args: graph_widths: value of that column in the table."""
-    if spec.algorithm is None:
-        return
-    try:
-        sized = Sized.from_json(graphs_in_spec(spec.algorithm))
-        forms = sized.evaluate()
-        identities = compute_identities(forms)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        yield f"its graph cannot be read: {error}"
-        return
-    if (identities["graph"], identities["graph_widths"]) != (spec.graph, graph_widths):
-        yield "its graph has other identities than the table states"
-    seen = {name: getattr(spec.algorithm, name) for name in (*_SEEN, "hidden")}
-    wanted = _read_facts(sized, seen, spec.cases)
-    stated = spec.algorithm.model_dump(mode="json", include=set(wanted), exclude_none=True)
-    if json.loads(json.dumps(wanted)) != stated:
-        yield "its operations or motifs do not follow from its graph"
-    drawn = {(mode, name) for mode, graph in forms.items() for name in list_draws(graph)}
-    if not drawn <= {(mode, name) for mode, names in spec.algorithm.draws.items() for name in names}:
+def algorithm_faults(algorithm: Algorithm) -> Iterator[str]:
+    """Yield what graphs contradict of the facts that are not read from them.
+
+    Raises: ValueError, LookupError, TypeError or AttributeError if they cannot be read.
+    """
+    sized = Sized.from_json(graphs_in_spec(algorithm))
+    drawn = {(mode, name) for mode, graph in sized.evaluate().items() for name in list_draws(graph)}
+    if not drawn <= {(mode, name) for mode, names in algorithm.draws.items() for name in names}:
         yield "its graph draws what it does not name"
-    if spec.algorithm.rebuilds is True:
+    if algorithm.rebuilds is True:
         from lemur_core.rebuild.operators import RebuildError  # here, because they load torch
         from lemur_core.rebuild.rebuild import rebuild
 

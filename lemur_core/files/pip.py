@@ -120,20 +120,6 @@ def check_day(day: str) -> None:
         raise UsageError(f"--as-of: needs pip {_DATED_PIP} or later, and there is {found} here; {advice}")
 
 
-def download_wheels(requirements: Sequence[str], folder: Path, *, max_bytes: int, max_seconds: float) -> list[Path]:
-    """Download the wheels that pip chooses for requirements of different names, at once.
-
-    Args: see `download`.
-    Returns: the paths of the wheels; none if one of them is unavailable.
-    """
-    options = ["--only-binary", ":all:", "--retries", "1"]
-    try:
-        done = _download_to(folder, "-", max_bytes, max_seconds, [*options, *requirements])
-    except TimeoutError:
-        return []
-    return [] if done.returncode else sorted((folder / "archives").glob("*.whl"))
-
-
 def _download_to(
     folder: Path, stem: str, max_bytes: int, max_seconds: float | None, arguments: Sequence[str]
 ) -> subprocess.CompletedProcess[str]:

@@ -15,12 +15,12 @@ from extract.proofs.equivalence import (
     BlockWithOriginal,
     EquivalenceResult,
     MissingOriginal,
-    Signature,
     compare,
     compare_all,
 )
-from extract.proofs.equivalence_guest import digest
 from extract.proofs.runtime import original_folders
+from extract.proofs.visit import Signed
+from extract.proofs.visit_guest import digest
 from extract.resolve.index import FactsIndex
 from extract.sources import open_source
 from lemur_core.files.errors import UserError
@@ -153,7 +153,11 @@ def test_originals_do_not_disturb_each_other(site: Path, tmp_path: Path) -> None
     assert found == {"One": "match", "Two": "match"}
 
 
-SIGNED = Signature(("a (2,)",), "1" * 64, "2" * 64, "3" * 64, "4" * 64)
+SIGNED = Signed({"state": "1" * 64, "repr": "2" * 64, "eval": "3" * 64}, {})
+
+
+def signed(error: str | None = None, **steps: str) -> Signed:
+    return Signed({**SIGNED.steps, **steps}, {} if error is None else dict.fromkeys(steps, error))
 
 
 @table(__file__, "fidelity.md", "Compare", globals() | {"Failure": Failure, "MissingOriginal": MissingOriginal})

@@ -36,7 +36,7 @@ TEXTS = read_files(__file__, "recording.md", "Texts")
 FOLDING = read_files(__file__, "recording.md", "A project that shows its arguments in every way")
 READING = read_files(__file__, "recording.md", "Models that are built from settings")
 #: Of the project `folding`, the inputs of its models: a part's arguments nobody guesses, the text says who passes them.
-WIDTHS = {"Listed": 21, "Made": 23, "Shown": 27, "Proven": 29, "Checked": 31, "Filed": 33}
+WIDTHS = {"Listed": 21, "Made": 23, "Shown": 27, "Proven": 29, "Checked": 31}
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

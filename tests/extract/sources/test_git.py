@@ -237,15 +237,15 @@ def test_the_tests_of_a_release_come_from_the_repository_that_its_metadata_state
 
 
 @pytest.mark.slow
-def test_tests_come_from_the_newest_commit_where_no_tag_is_near_and_only_the_description_links_to_the_repository(
+def test_tests_come_from_the_newest_commit_where_no_tag_is_near(
     repository: Any, make_wheel: Any, make_sdist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redirect(monkeypatch, tmp_path, "https://github.com/o/tiny_net", repository.url)
     repository.commit({"tests/test_x.py": "# old\n"})
     repository.git("tag", "v1.0")
     repository.commit({"tests/test_x.py": "# new\n"})
-    linked = "[![x](https://github.com/a/badges)](https://github.com/o/tiny_net/actions/x.yml) (https://github.com/b/c)"
-    make_wheel("tiny_net", "2.0", {"tiny_net/__init__.py": ""}, f"\n{linked}\n")
+    stated = "Project-URL: issues, https://github.com/o/tiny_net/issues\n"
+    make_wheel("tiny_net", "2.0", {"tiny_net/__init__.py": ""}, stated)
     # One test, whose helpers are elsewhere.
     make_sdist("tiny-net", "2.0", {**SDIST_WITHOUT_TESTS, "tests/inner/test_y.py": "from ..utils import check\n"})
     source = open_source("tiny-net@2.0")

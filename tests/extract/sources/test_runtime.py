@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,8 +44,7 @@ def texts(runtime: BlockRuntime) -> dict[str, str]:
 
 
 def forbid_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("download", "download_wheels"):
-        monkeypatch.setattr(extract.proofs.runtime, name, lambda *_, **__: pytest.fail("asked pip"))
+    monkeypatch.setattr(extract.proofs.runtime, "download", lambda *_, **__: pytest.fail("asked pip"))
 
 
 def test_hard_dependencies_are_followed_and_what_is_there_is_not_fetched(wheel: Wheel) -> None:
@@ -93,26 +91,6 @@ def test_the_second_time_pip_is_not_asked(wheel: Wheel, monkeypatch: pytest.Monk
     assert "tinya needs it" in reasons(first)["gone"]
     forbid_pip(monkeypatch)
     assert runtime_for(["tinya"]) == first
-
-
-def test_dependencies_of_one_level_are_fetched_together(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the index lacks one of them, each is fetched by itself, and the one that is missing is named."""
-    wheel("tinya", needs=("tinyb>=1", "tinyc"))
-    wheel("tinyb")
-    wheel("tinyc", needs=("tinyd", "tinygone"))
-    wheel("tinyd")
-    alone: list[str] = []
-    fetch = extract.proofs.runtime.download
-
-    def download(name: str, *arguments: Any, **options: Any) -> Path:
-        alone.append(name)
-        return fetch(name, *arguments, **options)
-
-    monkeypatch.setattr(extract.proofs.runtime, "download", download)
-    runtime = runtime_for(["tinya"])
-    assert runtime.installed == ("tinya==1.0", "tinyb==1.0", "tinyc==1.0", "tinyd==1.0")
-    assert list(reasons(runtime)) == ["tinygone"]
-    assert alone == ["tinya", "tinyd", "tinygone", "tinygone"]  # its wheel, its sdist
 
 
 def test_the_folder_depends_on_what_is_in_it_only(wheel: Wheel) -> None:
@@ -185,7 +163,7 @@ def test_the_modules_of_an_sdist_where_there_is_no_wheel(make_sdist: Callable[..
 def test_for_recording_what_an_extra_requires_needs_not_be_compiled(
     make_sdist: Callable[..., Path], wheel: Callable[..., Path], tmp_path: Path
 ) -> None:
-    for version in ("0.5", "1.0", "2.0"):
+    for version in ("1.0", "2.0"):
         make_sdist("tinyb", version, {**COMPILED, f"tinyb/v{version[0]}.py": ""})
     (tmp_path / "own.py").write_text("import tinyb\n")
     requires = ("numpy", "tinyb<2 ; extra == 'all'", "tinyc ; extra == 'all'")
@@ -194,9 +172,7 @@ def test_for_recording_what_an_extra_requires_needs_not_be_compiled(
     assert {path.name for path in (folder / "tinyb").iterdir() if path.is_file()} == {"__init__.py", "v1.py"}
     assert extra_folders(source, "numpy") == extra_folders(source, "tinyc") == []
     assert runtime_for(["tinyb<2"]).folder is None
-    # A message may ask for less, and a package that is generally known need not be stated.
-    (older,) = extra_folders(source, "tinyb>=0.1, <1")
-    assert (older / "tinyb" / "v0.py").is_file()
+    # A package that is generally known need not be stated.
     wheel("six", "1.0")
     (known,) = extra_folders(source, "six")
     assert any(known.glob("six*"))
