@@ -9,21 +9,20 @@ import pytest
 from extract import ExtractOptions, extract
 from extract.folder.verify import verify
 from manifests.publish.staged import stage_files
-from tests.builders.suites import read_files, read_table
+from tests.builders.suites import read_files, read_table, write_files
 
 TEXTS = read_files(__file__, "file_licenses.md")
 NETWORK = TEXTS["NETWORK"]
 GPL = "# This program is free software: you can redistribute it under the terms of the GNU General Public License, version 3\n"
+#: By path: the text, the class in it, and the license of that class.
 FILES = read_table(__file__, "file_licenses.md", "Files", globals())
-EXPECTED = read_table(__file__, "file_licenses.md", "Expected", globals())
+EXPECTED = {name: license_ for _, name, license_ in FILES.values() if name}
 
 
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("sources") / "own"
-    for name, text in FILES.items():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_text(text)
+    write_files(source, {path: text for path, (text, _, _) in FILES.items()})
     out = source.parent / "blocks"
     extract(source, out=out, options=ExtractOptions(level="compiled"), jobs=1)
     return out
