@@ -3,12 +3,14 @@
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from extract import ExtractOptions, extract
 from extract.folder.verify import verify
 from manifests.publish.staged import stage_files
+from manifests.records import Block, arrow_schema
 from tests.builders.suites import read_files, read_table, write_files
 
 TEXTS = read_files(__file__, "file_licenses.md")
@@ -45,3 +47,6 @@ def test_what_is_not_permissive_does_not_leave(blocks: Path, tmp_path: Path) -> 
     assert {row["name"] for row in rows if row["code"] is not None} == {"Plain", "Apache", "Reserved"}
     assert not any("Copyleft(" in path.read_text() for path in tmp_path.rglob("*.py"))
     assert [check.name for check in verify(tmp_path) if not check.ok] == []
+    without = [{**row, "code": None} for row in rows]
+    pq.write_table(pa.Table.from_pylist(without, arrow_schema(Block)), tmp_path / "blocks.parquet")
+    assert "blocks is missing" in next(check.detail for check in verify(tmp_path) if check.name == "blocks")

@@ -22,7 +22,7 @@ from torch import nn
 from extract.arguments.hints import HintFinder
 from extract.arguments.messages import RECORD
 from extract.extractor import BlockExtractor
-from extract.recording.definitions import list_stored, read_settings
+from extract.recording.definitions import list_accepted, list_stored, read_settings
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.source import find_origin
@@ -515,6 +515,13 @@ def test_an_object_with_slots_is_recorded_by_its_tensors() -> None:
     description = SourceRecorder(frozenset(), 9).describe([batch], {}, None)
     assert description is not None
     assert description.call["args"] == ["types.SimpleNamespace(nodes=torch.randint(1, 3, (1, 2), dtype=torch.float32))"]
+
+
+def test_a_kind_of_generated_code_that_states_no_module_is_passed(models: types.ModuleType) -> None:
+    space: dict[str, type] = {}
+    exec("Generated = type('Generated', (), {})", space)
+    models.Twice.pooled_kind = space["Generated"]
+    assert list_accepted(models.Twice) == [("pooled", models.Pooled)]
 
 
 def test_settings_of_dataclasses_with_slots_or_without_fields() -> None:
