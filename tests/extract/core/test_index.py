@@ -206,10 +206,13 @@ def many_files(folder: Path, count: int) -> PackageSource:
     return open_source(f"{folder}/")
 
 
-def test_many_files_are_parsed_by_several_processes_and_two_at_once_add_the_same(tmp_path: Path, path: Path) -> None:
+def test_many_files_are_parsed_by_several_processes_and_two_at_once_add_the_same(
+    tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = many_files(tmp_path / "more", 60)
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda _: add_all(source, path), range(2)))
     assert [sum(each) for each in found] == [60, 60]
     assert add_all(source, path) == (60, 0)
+    assert "damaged" not in capsys.readouterr().err
     assert load(source, path)["m1.py"].statements[0].binds == ("x1",)
