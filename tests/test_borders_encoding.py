@@ -5,6 +5,7 @@ Each kind is tried through its command. `unicode_escape` and its like hide state
 
 import ast
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -111,7 +112,7 @@ def test_what_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def write(folder: Path, files: dict[str, bytes]) -> Path:
     folder.mkdir(exist_ok=True)
     for name, data in files.items():
-        (folder / f"{name.replace(' ', '-').replace(',', '')}.py").write_bytes(data)
+        (folder / f"{re.sub('[ _]', '-', name).replace(',', '')}.py").write_bytes(data)
     return folder
 
 
