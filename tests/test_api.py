@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError
 from functools import cache
 from pathlib import Path
@@ -19,11 +19,8 @@ from typing import Any
 
 import pytest
 
-import curate
-import extract.interface
 import lemur
 import manifests
-import train
 from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders import synthesis
@@ -237,45 +234,6 @@ def test_examples_of_training(place: Path, capfd: pytest.CaptureFixture[str]) ->
     assert names.measured.accuracy is not None
     with pytest.raises(UserError, match="is not a training run"):
         type(run)("mylib")
-
-
-def test_errors_are_exceptions_with_one_line(place: Path) -> None:
-    calls: list[tuple[type[UserError], str, Callable[[], object]]] = [
-        (UserError, "nothere", lambda: curate.curate("nothere.jsonl", out="snapshot")),
-        (UserError, "exists already", lambda: extract.extract("./mylib", out="mylib")),
-        (UsageError, "as-of", lambda: extract.ExtractOptions(as_of="yesterday")),
-        (UsageError, "no such recipe", lambda: train.assemble("plainn")),
-        (UsageError, "epoch", lambda: train.find_recipe("plain").changed(training__epoch=1)),
-    ]
-    for kind, said, call in calls:
-        with pytest.raises(kind, match=said):
-            call()
-    assert not (place / "snapshot").exists()
-
-
-def test_all_options_of_an_extraction_are_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[Any] = []
-
-    def stop(_: Path, run: Any, **__: Any) -> None:
-        runs.append(run)
-        raise UserError("stop")
-
-    monkeypatch.setattr(extract.interface, "extract_to", stop)
-    options = extract.ExtractOptions(
-        paths=("p",), symbols=("s",), limit=1, start_from="x", index="skip", level="forward",
-        retry_failed=True, fidelity=True, seed=1, chat=True, chat_max_tokens=9, unsafe_no_sandbox=True,
-    )  # fmt: skip
-    for given in ({"corpus": "c", "names": ["n"], "options": options, "jobs": 2}, {}):
-        with pytest.raises(UserError, match="stop"):
-            extract.interface.extract(["a"], out=tmp_path / "new", **given)
-    run, plain = runs
-    assert (run.corpus, run.sources, run.jobs, run.unsafe_no_sandbox) == ("c", ("a",), 2, True)
-    assert (run.index, run.level, run.retry_failed, run.fidelity, run.seed) == ("skip", "forward", True, True, 1)
-    scope = run.selection
-    assert (scope.names, scope.paths, scope.symbols) == (("n",), ("p",), ("s",))
-    assert (scope.limit, scope.start_from) == (1, "x")
-    assert run.parameters()["chat"] == {"max_tokens": 9}
-    assert plain.parameters()["chat"] is None
 
 
 def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,10 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.lemur_database import make
-from curate.model.options import CurateOptions
-from curate.run.pipeline import curate
 from curate.sources import open_source
 from curate.sources.lemur import LemurRelease, stat_files
-from curate.sources.services import REPOSITORY
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
-from manifests.folders.manifest import read_manifest
-from tests.builders.fake_hub import FakeHub, File
 
 
 def chosen(name: str) -> bool:
@@ -56,31 +51,3 @@ def release_of(wheel: Path, version: str) -> LemurRelease:
             if name not in statistics or chosen(name):
                 part.writestr(name, whole.read(name))
     return LemurRelease(version)
-
-
-def test_hub_and_release_give_one_snapshot(
-    made: Path, lemur_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Everything but what names the source is the same, byte for byte."""
-    zstandard = pytest.importorskip("zstandard")
-    server = FakeHub(tmp_path / "hub-cache")
-    with monkeypatch.context() as patch:
-        server.install(patch)
-        repo = server.make(REPOSITORY)
-        packed = File(zstandard.ZstdCompressor().compress(made.read_bytes()), lfs=True)
-        repo.card["license"] = "mit"
-        repo.commit("main", {"ab.nn.zst-2.2.11": packed})
-        curate(open_source("lemur-db"), tmp_path / "hub", CurateOptions(graph="off"), jobs=1)
-    curate(release_of(lemur_wheel, "2.1.0.dev1"), tmp_path / "wheel", CurateOptions(graph="off"), jobs=1)
-    one, two = read_manifest(tmp_path / "hub"), read_manifest(tmp_path / "wheel")
-    assert one.counts == two.counts
-    assert one.details == two.details
-    told = {"README.md", "croissant.json", "report.md"}  # they say what the source is called
-    ours, theirs = ({item.path: item.path in told or item.sha256 for item in each.outputs} for each in (one, two))
-    assert ours == theirs
-    for name in told:
-        text = (tmp_path / "hub" / name).read_text().replace("lemur-db@2.2.11", "lemur@2.1.0.dev1")
-        text = text.replace("ab.nn.zst-2.2.11", "nn_dataset-2.1.0.dev1-py3-none-any.whl")
-        text = text.replace('"version": "2.2.11"', '"version": "2.1.0.dev1"')
-        lines = zip(text.splitlines(), (tmp_path / "wheel" / name).read_text().splitlines(), strict=True)
-        assert [pair for pair in lines if pair[0] != pair[1] and "sha256" not in pair[0]] == []

@@ -5,6 +5,7 @@ Each kind is tried through its command. `unicode_escape` and its like hide state
 
 import ast
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from lemur_core.source.bundle import Part, bundle
 from lemur_core.source.text import parse_code
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.records import Block, Ingredient, LemurRecord, Spec
-from tests.builders import model_server, synthesis
+from tests.builders import synthesis
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -111,7 +112,7 @@ def test_what_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def write(folder: Path, files: dict[str, bytes]) -> Path:
     folder.mkdir(exist_ok=True)
     for name, data in files.items():
-        (folder / f"{name.replace(' ', '-').replace(',', '')}.py").write_bytes(data)
+        (folder / f"{re.sub('[ _]', '-', name).replace(',', '')}.py").write_bytes(data)
     return folder
 
 
@@ -216,26 +217,6 @@ def library(curator_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     codes = {name: (name, synthesis.HEAD + code) for name, code in synthesis.SOURCES.items()}
     answers = synthesis.traced(tmp_path_factory.mktemp("traced"), codes)
     return synthesis.write(tmp_path_factory.mktemp("library"), answers)
-
-
-def test_synthesize(lemur_here: Command, library: Path, tmp_path: Path) -> None:
-    """An answer whose text has the class as the identity, and whose file defines it again, with imports."""
-    names = ["unicode_escape", "raw_unicode_escape", "utf-7"]
-
-    def answer(request: dict[str, Any], number: int) -> model_server.Raw:
-        name = next(one for one in synthesis.OWN if one in json.dumps(request["messages"][1]))
-        seen = f"class {name}(nn.Module):\n    def forward(self, x):\n        return x\n"
-        hidden = f"import sys, os\n{synthesis.OWN[name]}"
-        code = hide(names[number % 3], synthesis.network(name, block=seen), hidden)
-        return model_server.completion(f"```python\n{code}```")
-
-    with model_server.serving(answer) as server:
-        options = ("--n", len(names), "--jobs", 1, "--base-url", server.url, "--out", "made")
-        done = lemur_here("synthesize", "--in", library, "--model", "scripted", *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    attempts = pq.read_table(tmp_path / "made" / "attempts.parquet").to_pylist()
-    assert [one["failed"] for one in attempts] == ["syntax"] * 2 * len(names)
-    assert all("only UTF-8 and Latin-1 are read" in one["error"] for one in attempts)
 
 
 #: What ends a line for Python, for some editors, or for a terminal.

@@ -20,7 +20,7 @@ load if a case expects nothing, or has a verb that the test does not know: a mis
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -97,6 +97,14 @@ def read_files(test: str, page: str, title: str = "") -> dict[str, str]:
     path = Path(test).with_name(page)
     sections = [_read_cases("", lines, ()) for heading, lines in _sections(path) if title in ("", heading)]
     return {name: text for cases in sections for case in cases for name, text in case.files.items()}
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> Path:
+    """Write files below a folder, and return it."""
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    return folder
 
 
 def suite(test: str, *pages: str, verbs: Collection[str]) -> pytest.MarkDecorator:

@@ -3,10 +3,7 @@
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +11,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.builders.suites import read_files, table
+from tests.builders.commands import run_lemur
+from tests.builders.suites import read_files, table, write_files
 
-LEMUR = Path(sys.executable).with_name("lemur")
 STRAYS = ("train", "extract", "curate", "manifests", "lemur_core", "lemur", "sandbox", "json", "torch", "pickle")
 
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")]
@@ -29,22 +26,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("work")
     for name in STRAYS:
         (root / f"{name}.py").write_text(f"raise SystemExit('the stray {name}.py was imported')\n")
-    for path, text in PACKAGE.items():
-        file = root / "mylib" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+    write_files(root / "mylib", PACKAGE)
     return root
-
-
-def lemur(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    environment = {**kept, "COLUMNS": "200", **more}
-    return subprocess.run([LEMUR, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
 def extracted(folder: Path) -> Path:
-    done = lemur(folder, "extract", "--source", "./mylib", "--out", "blocks")
+    done = run_lemur("extract", "--source", "./mylib", "--out", "blocks", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "6 classes of 1 source" in done.stdout
     return folder / "blocks"
@@ -105,7 +93,7 @@ def test_files_that_are_not_python_are_named(tmp_path: Path, lemur_here: Any) ->
 
 
 def test_a_second_run_writes_the_same_and_its_steps_stand_in_the_glossary(folder: Path, extracted: Path) -> None:
-    done = lemur(folder, "extract", "--source", "./mylib", "--out", "again", "--json", PYTHONHASHSEED="7")
+    done = run_lemur("extract", "--source", "./mylib", "--out", "again", "--json", cwd=folder, PYTHONHASHSEED="7")
     assert done.returncode == 0, done.stderr
     assert (folder / "again" / "blocks.parquet").read_bytes() == (extracted / "blocks.parquet").read_bytes()
     assert (folder / "again" / "required_repos.json").read_bytes() == (extracted / "required_repos.json").read_bytes()
@@ -164,25 +152,6 @@ def test_names_that_are_only_listed_are_found_again(folder: Path, lemur_here: An
     assert list(rows_of(folder / "listed-again")) == list(rows)[list(rows).index("Block") :][:2]
 
 
-@pytest.mark.slow
-def test_interrupt_leaves_no_half_folder(folder: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "LEMUR_CURATOR_CACHE": str(tmp_path / "cold")}
-    environment.pop("PYTHONSAFEPATH", None)
-    command = [LEMUR, "extract", "--source", "./mylib", "--level", "executed", "--out", "stopped"]
-    running = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
-    assert running.stderr is not None
-    running.stderr.readline()  # the first step is done, foreign code has not run yet
-    running.send_signal(signal.SIGINT)
-    started = time.monotonic()
-    _, errors = running.communicate(timeout=30)
-    if running.returncode == 0:
-        pytest.skip("finished before the interrupt")
-    assert time.monotonic() - started < 5
-    assert running.returncode == 130, errors
-    assert "Traceback" not in errors
-    assert not [path for path in folder.iterdir() if "stopped" in path.name]
-
-
 NN = "import torch.nn as nn\n"
 BODY = "    def forward(self, x):\n        return x\n\n\n"
 PAIR = {
@@ -197,9 +166,7 @@ OTHERS = {"LICENSE": "MIT", "pair/__init__.py": "", "pair/c.py": f"{NN}\n\nclass
 def test_classes_that_inherit_from_each_other(
     files: dict[str, str], tmp_path: Path, lemur_here: Callable[..., Any]
 ) -> None:
-    for name, code in {**files, **OTHERS}.items():
-        (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "src" / name).write_text(code)
+    write_files(tmp_path / "src", {**files, **OTHERS})
     done = lemur_here("extract", "--source", "./src", "--level", "parsed", "--jobs", 1, "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in pq.read_table(tmp_path / "out" / "blocks.parquet").to_pylist()}

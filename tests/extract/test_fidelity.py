@@ -25,7 +25,7 @@ from extract.resolve.index import FactsIndex
 from extract.sources import open_source
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Failure, cached
-from tests.builders.suites import read_table, table
+from tests.builders.suites import read_table, table, write_files
 
 IMPORTS = "import torch\nfrom torch import nn\n\n\n"
 GATE = (
@@ -94,11 +94,7 @@ ARGUMENTS = {"init": {"args": [], "kwargs": {}}, "forward": {"args": ["torch.ran
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    for path, text in PACKAGES.items():
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(text)
-    return folder
+    return write_files(tmp_path_factory.mktemp("site"), PACKAGES)
 
 
 @pytest.fixture(scope="module")
@@ -205,9 +201,7 @@ def test_of_a_local_project_only_what_imports_need_is_shown(tmp_path: Path) -> N
     }
     names = "lib/.env lib/.ssh/config lib/id_rsa lib/id_ed25519.pub lib/deploy.PEM lib/credentials.json lib/prod.env"
     hidden = (*names.split(), ".env", ".netrc", "notes.txt", "data/rows.csv", "lib/secrets.yaml", "id_rsa", "key.pem")
-    for path, text in (shown | dict.fromkeys(hidden, "decoy of the user")).items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
+    write_files(root, shown | dict.fromkeys(hidden, "decoy of the user"))
     (tmp_path / "outside.txt").write_text("decoy of the user")
     (root / "lib" / "linked.txt").symlink_to(tmp_path / "outside.txt")
     (folder,) = original_folders(open_source(str(root)))

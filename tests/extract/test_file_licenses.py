@@ -3,27 +3,28 @@
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from extract import ExtractOptions, extract
 from extract.folder.verify import verify
 from manifests.publish.staged import stage_files
-from tests.builders.suites import read_files, read_table
+from manifests.records import Block, arrow_schema
+from tests.builders.suites import read_files, read_table, write_files
 
 TEXTS = read_files(__file__, "file_licenses.md")
 NETWORK = TEXTS["NETWORK"]
 GPL = "# This program is free software: you can redistribute it under the terms of the GNU General Public License, version 3\n"
+#: By path: the text, the class in it, and the license of that class.
 FILES = read_table(__file__, "file_licenses.md", "Files", globals())
-EXPECTED = read_table(__file__, "file_licenses.md", "Expected", globals())
+EXPECTED = {name: license_ for _, name, license_ in FILES.values() if name}
 
 
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("sources") / "own"
-    for name, text in FILES.items():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_text(text)
+    write_files(source, {path: text for path, (text, _, _) in FILES.items()})
     out = source.parent / "blocks"
     extract(source, out=out, options=ExtractOptions(level="compiled"), jobs=1)
     return out
@@ -46,3 +47,6 @@ def test_what_is_not_permissive_does_not_leave(blocks: Path, tmp_path: Path) -> 
     assert {row["name"] for row in rows if row["code"] is not None} == {"Plain", "Apache", "Reserved"}
     assert not any("Copyleft(" in path.read_text() for path in tmp_path.rglob("*.py"))
     assert [check.name for check in verify(tmp_path) if not check.ok] == []
+    without = [{**row, "code": None} for row in rows]
+    pq.write_table(pa.Table.from_pylist(without, arrow_schema(Block)), tmp_path / "blocks.parquet")
+    assert "blocks is missing" in next(check.detail for check in verify(tmp_path) if check.name == "blocks")

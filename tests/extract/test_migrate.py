@@ -15,7 +15,7 @@ from extract.model.results import Result, code_columns
 from extract.specs.make import print_call
 from lemur_core.files.errors import UserError
 from tests.builders import extractions
-from tests.builders.suites import read_files, table
+from tests.builders.suites import read_files, table, write_files
 
 BLOCK = read_files(__file__, "migrate.md")["BLOCK"]
 ARGUMENTS = {
@@ -44,12 +44,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write(place: Path, files: dict[str, str]) -> None:
-    for path, text in files.items():
-        (place / path).parent.mkdir(parents=True, exist_ok=True)
-        (place / path).write_text(text, encoding="utf-8")
-
-
 def files_in(place: Path) -> dict[str, str]:
     found = sorted(path for path in place.rglob("*") if path.is_file())
     return {path.relative_to(place).as_posix(): path.read_text(encoding="utf-8") for path in found}
@@ -60,7 +54,7 @@ def files_in(place: Path) -> dict[str, str]:
 def test_the_module_by_which_it_is_imported(
     folder: Path, place: Path, files: dict[str, str], into: str, call: str, made: list[str]
 ) -> None:
-    write(place, files)
+    write_files(place, files)
     facts = migrate(folder, "Residual", Path(into))
     assert facts["call"][:2] == ["import torch", call]
     assert facts["files"] == made
@@ -72,7 +66,7 @@ def test_the_printed_call_gives_what_the_block_gives(
     folder: Path, place: Path, lemur_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     """In a fresh process, and by no code of ours."""
-    write(
+    write_files(
         place, {"p/__init__.py": "NAME = 'p'\n", "p/pyproject.toml": "[project]\nname = 'p'\nlicense = 'Apache-2.0'\n"}
     )
     done = lemur_here("migrate", "Residual", "--in", folder, "--into", "p/se.py", cwd=place)
@@ -96,7 +90,7 @@ def test_the_printed_call_gives_what_the_block_gives(
 @pytest.mark.slow
 def test_packages_that_cannot_be_imported_here_are_named(folder: Path, place: Path) -> None:
     settings = "[project]\nname = 'p'\ndependencies = ['torch']\n"  # with which it is tried again
-    write(place, {"pyproject.toml": settings, "p/__init__.py": "import nowhere_to_be_found\n"})
+    write_files(place, {"pyproject.toml": settings, "p/__init__.py": "import nowhere_to_be_found\n"})
     facts = migrate(folder, "Residual", Path("p/a.py"))
     assert facts["proof"]["not_imported"] == "ModuleNotFoundError: No module named 'nowhere_to_be_found'"
     assert "but      without the project's own __init__ files, which cannot be imported here: Mod" in describe(facts)
@@ -105,11 +99,11 @@ def test_packages_that_cannot_be_imported_here_are_named(folder: Path, place: Pa
 @pytest.mark.slow
 def test_a_file_that_the_package_needs_is_not_replaced(folder: Path, place: Path) -> None:
     files = {"p/__init__.py": "from .a import Other\n", "p/a.py": "class Other:\n    pass\n"}
-    write(place, files)
+    write_files(place, files)
     with pytest.raises(UserError, match=r"not proven in p/a\.py: ImportError: cannot import name 'Other' from 'p\.a'"):
         migrate(folder, "Residual", Path("p/a.py"), force=True)
     assert files_in(place) == files
-    write(place, {"p/__init__.py": ""})
+    write_files(place, {"p/__init__.py": ""})
     migrate(folder, "Residual", Path("p/a.py"), force=True)
     assert files_in(place)["p/a.py"] == BLOCK
 
@@ -122,7 +116,7 @@ def test_what_the_proof_refuses(folder: Path, place: Path, files: dict[str, str]
 
 @table(__file__, "migrate.md", "What is refused in one line, and writes nothing", globals())
 def test_what_is_refused(folder: Path, place: Path, files: dict[str, str], into: str, said: str) -> None:
-    write(place, files)
+    write_files(place, files)
     with pytest.raises(UserError) as refused:
         migrate(folder, "Residual", Path(into))
     assert said in str(refused.value)
@@ -135,7 +129,7 @@ def copyleft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_license_that_does_not_permit_it(copyleft: Path, place: Path) -> None:
-    write(place, {"p/__init__.py": ""})
+    write_files(place, {"p/__init__.py": ""})
     with pytest.raises(UserError, match=r"GPL-3\.0-only, is not known to permit this, and is not the project's \(NOAS"):
         migrate(copyleft, "Residual", Path("p/a.py"))
     assert files_in(place) == {"p/__init__.py": ""}
@@ -144,7 +138,7 @@ def test_a_license_that_does_not_permit_it(copyleft: Path, place: Path) -> None:
 @pytest.mark.slow
 def test_force_and_the_project_s_own_license_permit_it(copyleft: Path, place: Path) -> None:
     settings = "[project]\nname = 'q'\nlicense = 'GPL-3.0-only'\n"
-    write(place, {"p/__init__.py": "", "q/pyproject.toml": settings, "q/b.py": ""})
+    write_files(place, {"p/__init__.py": "", "q/pyproject.toml": settings, "q/b.py": ""})
     assert "NOT KNOWN TO PERMIT" in describe(migrate(copyleft, "Residual", Path("p/a.py"), force=True))
     assert migrate(copyleft, "Residual", Path("q/a.py"))["permitted"]
 

@@ -22,7 +22,7 @@ from torch import nn
 from extract.arguments.hints import HintFinder
 from extract.arguments.messages import RECORD
 from extract.extractor import BlockExtractor
-from extract.recording.definitions import UseGraph, list_accepted, list_stored, make_type_finder, read_settings
+from extract.recording.definitions import list_accepted, list_stored, read_settings
 from extract.recording.meta import LargeModelError, LightTensors
 from extract.recording.recorder import RecordedCall, SourceRecorder
 from extract.recording.source import find_origin
@@ -30,7 +30,7 @@ from extract.recording.source import list_examples as list_documented
 from extract.recording.source_guest import list_examples, run_models, spread
 from extract.recording.testing import find_absent, run_tests
 from extract.sources import open_source
-from tests.builders.suites import read_files
+from tests.builders.suites import read_files, write_files
 
 TEXTS = read_files(__file__, "recording.md", "Texts")
 FOLDING = read_files(__file__, "recording.md", "A project that shows its arguments in every way")
@@ -39,26 +39,20 @@ READING = read_files(__file__, "recording.md", "Models that are built from setti
 WIDTHS = {"Listed": 21, "Made": 23, "Shown": 27, "Proven": 29, "Checked": 31}
 
 
-def write(folder: Path, files: dict[str, str]) -> None:
-    for path, text in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-
-
 def write_folding(folder: Path) -> None:
     files = dict(FOLDING)
     for name, width in (*WIDTHS.items(), ("Stated", 33)):
         part = name.lower()
         files[f"folding/parts/{part}.py"] = TEXTS["PART"].format(name=name)
         files[f"folding/models/{part}.py"] = TEXTS["MODEL"].format(name=name, part=part, width=width)
-    write(folder, files)
+    write_files(folder, files)
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(tmp_path))
     write_folding(tmp_path)
-    write(tmp_path, READING)
+    write_files(tmp_path, READING)
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] in ("folding", "reading")]:
         del sys.modules[name]
@@ -90,7 +84,7 @@ def test_models_factories_examples_and_tests_show_true_arguments(tmp_path: Path)
     with (package / "__init__.py").open("a") as file:
         file.write(TEXTS["IMPORTS"])
     torch.save({"a": torch.ones(2)}, package / "table.pt")
-    write(tmp_path / "reading_project", READING)
+    write_files(tmp_path / "reading_project", READING)
     expected = dict.fromkeys((*WIDTHS, "Detector", "Both", "Inner"), ("forward", "recorded"))
     # The small settings are a guess.
     expected |= dict.fromkeys(("Cell", "Part"), ("forward", "guessed above"))
@@ -204,21 +198,6 @@ def test_light_tensors_keep_small_values_and_drop_large_ones() -> None:
             nn.Linear(2000, 2100)
 
 
-@pytest.mark.usefixtures("package")
-def test_what_reaches_a_class() -> None:
-    import folding.models.factory as factory  # type: ignore[import-not-found]
-    from folding.parts.listed import Listed  # type: ignore[import-not-found]
-
-    class LoadsAll(dict[str, object]):
-        def values(self) -> Any:
-            raise ValueError("Could not find Part")  # values are loaded when the table is asked for them
-
-    factory.create.__defaults__ = (LoadsAll(),)
-    reaching = [item.__name__ for item in UseGraph(frozenset({"folding"})).list_reaching(Listed)]
-    assert reaching[:2] == ["ListedNet", "listed_small"]
-    assert sorted(reaching[2:]) == ["create", "register"]
-
-
 def test_containers_that_refuse_to_be_read_are_read_as_they_are_stored() -> None:
     class Refusing(tuple[Any, ...]):  # such as the representations of a group: their numbers are no sizes
         __len__ = __iter__ = None  # type: ignore[assignment]
@@ -226,19 +205,6 @@ def test_containers_that_refuse_to_be_read_are_read_as_they_are_stored() -> None
     assert list_stored(Refusing((1, 2))) == [1, 2]
     assert list_stored(OrderedDict(a=3)) == [3]
     assert list_stored(types.MappingProxyType({"a": 4})) == [4]
-
-
-@pytest.mark.usefixtures("package")
-def test_a_name_that_a_registry_would_look_up_is_noted() -> None:
-    from folding.models.factory import MODELS, StatedNet
-
-    find_type = make_type_finder(frozenset({"folding"}))
-    assert MODELS.get("StatedNet") is find_type("StatedNet") is StatedNet
-    assert find_type("Unknown") is None
-    recorder = make_recorder("folding", find_type=find_type)
-    description = recorder.describe([{"type": "StatedNet"}, {"type": "Unknown"}], {}, StatedNet)
-    assert description is not None
-    assert description.names == {"StatedNet": "folding.models.stated"}
 
 
 @pytest.mark.usefixtures("package")
@@ -551,16 +517,11 @@ def test_an_object_with_slots_is_recorded_by_its_tensors() -> None:
     assert description.call["args"] == ["types.SimpleNamespace(nodes=torch.randint(1, 3, (1, 2), dtype=torch.float32))"]
 
 
-def test_which_parameters_take_what_can_be_made(models: types.ModuleType) -> None:
-    assert list_accepted(models.Reader) == [("given", models.Settings)]  # annotated, as text
-    assert list_accepted(models.Tagger) == [("settings", models.Settings)]  # by an attribute of the class
-    assert list_accepted(models.Twice) == [("pooled", models.Pooled)]  # by its name
-    assert list_accepted(models.Cell) == list_accepted(models.Pooled) == []
+def test_a_kind_of_generated_code_that_states_no_module_is_passed(models: types.ModuleType) -> None:
     space: dict[str, type] = {}
     exec("Generated = type('Generated', (), {})", space)
     models.Twice.pooled_kind = space["Generated"]
-    list_accepted.cache_clear()
-    assert list_accepted(models.Twice) == [("pooled", models.Pooled)]  # generated code may state no module
+    assert list_accepted(models.Twice) == [("pooled", models.Pooled)]
 
 
 def test_settings_of_dataclasses_with_slots_or_without_fields() -> None:

@@ -83,7 +83,7 @@ def test_the_report_of_a_run(written: Path) -> None:
     assert categories == [["Other", "8"], ["Attention", "2"], ["all", "10"]]
 
 
-def test_a_run_to_a_lower_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
+def test_runs_to_other_rungs_and_of_nothing(tmp_path: Path, sources: Sequence[Any]) -> None:
     made = [extractions.block(sources[0], name, "parsed", error_kind=None, error=None) for name in ("A", "B")]
     rows = list(map(extractions.Result, made))
     extractions.write(tmp_path / "out", rows, sources, level="parsed")
@@ -92,23 +92,17 @@ def test_a_run_to_a_lower_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
     assert [cells[0] for cells in rows_of(text, "How far they came")] == ["discovered", "emitted", "parsed"]
     assert [cells[-1] for cells in rows_of(text, "How far they came")] == ["0", "0", "0"]
     assert "Why they came no further" not in text
-
-
-def test_a_run_to_a_higher_rung(tmp_path: Path, sources: Sequence[Any]) -> None:
     levels = ("executed", "constructed", "forward")
     rows = [extractions.Result(extractions.block(sources[0], level.title(), level)) for level in levels]
     whole = {"error_kind": None, "error": None, "fidelity": "match"}
     rows.append(extractions.Result(extractions.block(sources[0], "Whole", "backward", **whole)))
-    extractions.write(tmp_path / "out", rows, sources, level="backward")
-    text = report(tmp_path / "out")
+    extractions.write(tmp_path / "higher", rows, sources, level="backward")
+    text = report(tmp_path / "higher")
     assert "**4 of 4 classes executed (100 %). " in text
     assert rows_of(text, "By source")[0][1:6] == ["4", "4", "3", "2", "1"]
     assert rows_of(text, "Fidelity") == [["match", "1", "100 %"]]
-
-
-def test_nothing_at_all(tmp_path: Path, sources: Sequence[Any]) -> None:
-    extractions.write(tmp_path / "out", [], sources, targets=("Gone",))
-    assert "**0 of 0 classes executed (–). " in report(tmp_path / "out")
+    extractions.write(tmp_path / "nothing", [], sources, targets=("Gone",))
+    assert "**0 of 0 classes executed (–). " in report(tmp_path / "nothing")
 
 
 odd = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

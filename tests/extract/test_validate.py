@@ -15,22 +15,14 @@ from extract.resolve.index import FactsIndex
 from lemur_core.sandbox import Job, Limits, Outcome, Status, cached
 from lemur_core.sandbox.cached import ATTEMPTS
 from manifests.records import Level
+from tests.builders.class_text import class_text
 from tests.builders.suites import read_table, table
 
 IMPORTS = "import torch\nfrom torch import nn\n\n\n"
 
 
 def block(forward: str, init: str = "pass", arguments: str = "x", before: str = "") -> str:
-    body, lines = "\n        ".join(init.split("\n")), "\n        ".join(forward.split("\n"))
-    return f"""{IMPORTS}{before}
-class A(nn.Module):
-    def __init__(self):
-        super().__init__()
-        {body}
-
-    def forward(self, {arguments}):
-        {lines}
-"""
+    return f"{IMPORTS}{before}{class_text(forward, init, arguments)}"
 
 
 STUCK = "while True:\n    try:\n        while True: torch.ones(9)\n    except BaseException: pass"

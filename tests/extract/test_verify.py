@@ -23,7 +23,6 @@ from lemur_core.source.quality import find_undefined_names
 from manifests.folders.cards import restate_croissant
 from manifests.folders.kinds import Check
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
-from manifests.publish.staged import stage_files
 from manifests.records import Block, arrow_schema
 from tests.builders import extractions
 from tests.builders.suites import table
@@ -62,26 +61,6 @@ def change_rows(folder: Path, change: Callable[[list[dict[str, Any]]], None]) ->
     rows = pq.read_table(folder / "blocks.parquet").to_pylist()
     change(rows)
     pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(Block)), folder / "blocks.parquet")
-
-
-def test_what_was_published_without_some_code_is_sound(folder: Path, tmp_path: Path) -> None:
-    needs = json.loads((folder / "required_repos.json").read_text())
-    for source in needs["sources"].values():
-        source["license"] = "GPL-3.0-only" if source is needs["sources"]["beta@2.0"] else source["license"]
-    (folder / "required_repos.json").write_text(json.dumps(needs))
-    failed(folder)
-    with stage_files(folder) as ready:
-        assert ready.withheld
-        for name, path in ready.files.items():
-            (tmp_path / "pulled" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, tmp_path / "pulled" / name)
-    pulled = tmp_path / "pulled"
-    gone = sum(row["code"] is None for row in pq.read_table(pulled / "blocks.parquet").to_pylist())
-    kept = sum(row["code"] is None for row in pq.read_table(folder / "blocks.parquet").to_pylist())
-    assert gone - kept == sum(item["blocks"] for item in ready.withheld) > 0
-    assert failed(pulled, refresh=False).keys() == failed(folder, refresh=False).keys()
-    change_rows(pulled, lambda rows: [row.update(code=None) for row in rows])
-    assert "blocks is missing" in failed(pulled)["blocks"]
 
 
 def change_code(folder: Path, code: str, **changes: Any) -> None:

@@ -1,8 +1,6 @@
 """The commands of training as a user calls them: what they print, refuse, and leave behind."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,17 +8,13 @@ import pytest
 
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders import synthesis
+from tests.builders.commands import run_lemur
 from tests.builders.training import made_up_record
 from train.cli import read_numbers
 from train.model.recipe import Recipe, agree_on_training, find_recipe, network_in, open_recipe, read_prm
 from train.runs.run_folder import run_text
 
-LEMUR = Path(sys.executable).with_name("lemur")
 NET = '# Prm:     {"lr": 0.1, "momentum": 0.9}\n' + synthesis.network()
-
-
-def lemur(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([LEMUR, "train", *arguments], capture_output=True, text=True)
 
 
 def test_what_arguments_are_read_as(tmp_path: Path) -> None:
@@ -79,16 +73,26 @@ def test_what_became_of_a_run_says_where_it_is_and_what_to_do(tmp_path: Path) ->
 @pytest.mark.slow
 def test_assemble_writes_a_file_that_run_takes(tmp_path: Path) -> None:
     net = tmp_path / "plain.py"
-    done = lemur("assemble", "plain", "--out", net, "--set", "model.widths=[8, 8], model.depths=[0, 1]", "--json")
+    done = run_lemur(
+        "train",
+        "assemble",
+        "plain",
+        "--out",
+        net,
+        "--set",
+        "model.widths=[8, 8], model.depths=[0, 1]",
+        "--json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert f"# Prm:     {json.dumps(said['prm'], sort_keys=True)}\n" in net.read_text()
-    again = lemur("assemble", "plain", "--out", net)
+    again = run_lemur("train", "assemble", "plain", "--out", net, cwd=tmp_path)
     assert again.returncode == 1
     assert again.stderr == f"lemur: {net}: exists already; choose another --out, or add --force\n"
     out = tmp_path / "out"
     few = "--data synthetic:200 --held-out 50 --images 100 --epochs 1 --threads 1 --json"
-    run = lemur("run", net, "--out", out, *few.split())
+    run = run_lemur("train", "run", net, "--out", out, *few.split(), cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     record = json.loads(run.stdout)
     assert record["status"] == "ok"

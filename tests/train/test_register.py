@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 import torch
 
 from lemur_core.files.errors import UserError
-from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
 from tests.builders.suites import read_table, table
 from tests.builders.training import RECIPE, TINY, history, made_up_record, write_run
 from train.model.contract import lemur_digest, lemur_name
@@ -88,10 +88,8 @@ def test_trials_are_added_once_as_the_package_would(db: Path, folder: Path) -> N
     assert metric.result() == 0
 
 
-def test_a_run_that_was_changed_is_refused(db: Path, folder: Path) -> None:
-    made = {"versions": {}, "parameters": {}, "inputs": [], "counts": {}, "details": {}}
-    measured = Measured(seconds=0, stage_seconds={}, peak_memory_bytes=0, platform="")
-    write_manifest(folder, Manifest(kind="run", outputs=list_outputs(folder), measured=measured, **made))
+def test_a_run_that_was_changed_is_refused(db: Path, folder: Path, finished: Callable[..., Path]) -> None:
+    finished(folder, "run")
     (folder / "history.jsonl").write_text("".join(f"{epoch.model_dump_json()}\n" for epoch in history(0.9, 0.9, 0.99)))
     (line,) = register([folder], db=db).failed
     assert "digests: history.jsonl differs from its digest; it was changed after training" in line

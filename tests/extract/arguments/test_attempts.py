@@ -19,10 +19,8 @@ from extract.arguments.trials import (
     AttemptError,
     BlockNamespace,
     attempt,
-    count_elements,
     differentiate,
     fill_unset,
-    has_shape,
     seed_all,
     unset_is_nan,
 )
@@ -199,17 +197,6 @@ def test_only_what_is_unset_is_filled() -> None:
     assert not torch.are_deterministic_algorithms_enabled(), "outside, memory is as ever"
 
 
-def test_sizes_leave_lazy_tensors_out() -> None:
-    assert count_elements(nn.BatchNorm1d(4)) == 4 * 4 + 1
-    assert count_elements(nn.LazyLinear(4)) == 0
-    assert [has_shape(layer.weight) for layer in (nn.LazyLinear(4), nn.Linear(2, 4))] == [False, True]
-    fill_unset(nn.LazyLinear(4))
-
-
-def ones(*shape: int) -> torch.Tensor:
-    return torch.ones(*shape, requires_grad=True)
-
-
 def test_gradients_of_parameters() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     assert differentiate(module, module(torch.randn(5, 3)), []) == (4, 4)
@@ -218,28 +205,3 @@ def test_gradients_of_parameters() -> None:
     assert differentiate(module, {"a": [module(torch.randn(5, 3))], "b": "text"}, []) == (2, 2)
     sparse = nn.Embedding(4, 2, sparse=True)
     assert differentiate(sparse, sparse(torch.tensor([1, 1, 2])), []) == (1, 1)
-
-
-OUTPUTS: list[tuple[Callable[[torch.Tensor], Any], str]] = [
-    (lambda x: x.to(torch.complex64) * 1j, ""),
-    (lambda x: x.to(torch.bfloat16), ""),
-    (lambda x: (x, x.argmax(), torch.zeros(0)), ""),
-    (lambda x: x.sum(), ""),
-    (lambda x: x.detach(), "no output depends"),
-    (lambda x: None, "no output depends"),
-    (lambda x: x[:0], "no output depends"),
-    (lambda x: (x - x).sqrt(), "not finite"),
-    (lambda x: ones(2) * 2, "no gradient reaches any of its 1"),
-]
-
-
-@pytest.mark.parametrize(("output", "reason"), OUTPUTS)
-def test_outputs_of_all_types_and_what_is_not_differentiable(
-    output: Callable[[torch.Tensor], Any], reason: str
-) -> None:
-    x = ones(2, 3)
-    if not reason:
-        assert differentiate(nn.ReLU(), output(x * 2), [x, {"mask": torch.ones(2)}]) == (1, 1)
-        return
-    with pytest.raises(ValueError, match=reason):
-        differentiate(nn.ReLU(), output(x), [x])

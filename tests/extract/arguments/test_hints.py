@@ -67,7 +67,6 @@ class Mlp(nn.Module):
 CASES = {
     "literals": ("m = Mlp(64, hidden=128)", ("64",), {"hidden": "128"}),
     "a default is left out": ("m = Mlp(64, None, nn.GELU)", ("64",), {}),
-    "a layer": ("m = Mlp(8, act=nn.ReLU)", ("8",), {"act": "nn.ReLU"}),
     "a layer that is imported": ("from torch.nn import ReLU\nm = Mlp(8, act=ReLU)", ("8",), {"act": "nn.ReLU"}),
     "partial": ("m = Mlp(8, act=partial(nn.LeakyReLU, 0.1))", ("8",), {"act": "functools.partial(nn.LeakyReLU, 0.1)"}),
     "a constant of the module": ("WIDTH = 32\nm = Mlp(WIDTH * 2)", ("32 * 2",), {}),

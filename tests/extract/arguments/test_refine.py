@@ -8,21 +8,14 @@ import pytest
 from extract.arguments.constructing import Arguments
 from extract.arguments.forwarding import ForwardCall
 from extract.arguments.refine import Refiner, WorkingCalls, read_sizes, vary
+from tests.builders.class_text import class_text
 from tests.builders.suites import table
 
 Climb = Callable[..., dict[str, Any]]
 
 
 def block(signature: str, init: str, forward: str, arguments: str = "x") -> str:
-    return f"""
-class A(nn.Module):
-    def __init__(self, {signature}):
-        super().__init__()
-        {init}
-
-    def forward(self, {arguments}):
-        {forward}
-"""
+    return class_text(forward, init, arguments, signature)
 
 
 def find(climb: Climb, text: str, **hints: Any) -> tuple[dict[str, str], dict[str, str]]:

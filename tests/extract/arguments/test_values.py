@@ -38,7 +38,6 @@ from extract.arguments.values import (
     read_parameters,
     shrunk,
     tensors_in,
-    value_text,
 )
 from extract.standins.frameworks import NotInstalled
 from tests.builders.suites import table
@@ -109,11 +108,6 @@ def test_what_is_read_by_key_and_as_attribute() -> None:
         assert not hasattr(record, "c")
         record.c = 4
         assert record["c"] == 4
-
-
-def test_value_text() -> None:
-    texts = list(map(value_text, (torch.zeros(2, 16), torch.zeros((), dtype=torch.int64), {"a": 1})))
-    assert texts == ["float32 2x16", "int64 scalar", "dict"]
 
 
 @table(__file__, "values.md", "First inputs", globals())

@@ -16,18 +16,14 @@ from tests.extract.core.test_behaves import VERBS
 
 EMIT_ALL = """
 import json, pathlib, sys, tempfile
-from extract.resolve.discover import discover
-from extract.emit.emit import Emitter
 from extract.resolve.index import FactsIndex
-from extract.resolve.modules import CorpusIndex
 from extract.sources import open_source
+from tests.extract.core.conftest import Corpus
 results = []
 with tempfile.TemporaryDirectory() as folder, FactsIndex(pathlib.Path(folder) / "index.sqlite") as index:
     for source in map(open_source, sys.argv[1:]):
-        library = CorpusIndex([source], index.facts)
-        found = discover(library, [library.by_path[source.name, f.path] for f in source.files])
-        emitter = Emitter(library, index)
-        codes = {f.qualname: getattr(emitter.emit(f), "code", "") for f in found}
+        blocks = Corpus(source.root, [source], index).blocks()
+        codes = {name: getattr(outcome, "code", "") for name, outcome in blocks.items()}
         results.append([codes, [repr(index.facts(source, f)) for f in source.files]])
 print(json.dumps(results))
 """

@@ -13,7 +13,7 @@ from extract.model.results import Options
 from extract.resolve.distributions import find_requirement, is_required, read_confirmed
 from lemur_core.files.errors import UsageError
 from manifests.provenance import is_guess
-from tests.builders.suites import table
+from tests.builders.suites import table, write_files
 
 STATED = (
     "torch",
@@ -101,14 +101,13 @@ def test_distributions_may_share_a_namespace(corpus: Any, statement: str) -> Non
 
 def test_a_block_that_imports_another_part_of_its_namespace_is_whole(tmp_path: Path) -> None:
     """Its own imports say which part is the source's own, and `verify` lets the others be imported."""
-    for name, text in {
+    files = {
         "pyproject.toml": "[project]\nname='acme-nets'\ndependencies=['acme-data>=2', 'acme-core']",
         "acme/nets/__init__.py": "from acme.nets.net import Net\n",
         "acme/nets/net.py": "from torch import nn\nfrom acme.data.sets import load\n"
         "class Net(nn.Module):\n    def forward(self, x): return load(x)\n",
-    }.items():
-        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "mine" / name).write_text(text)
+    }
+    write_files(tmp_path / "mine", files)
     extract_to(tmp_path / "out", Options(sources=(str(tmp_path / "mine"),), level="emitted", jobs=1))
     needs = json.loads((tmp_path / "out/required_repos.json").read_text())
     assert needs["sources"]["mine"]["packages"] == ["acme.nets"]

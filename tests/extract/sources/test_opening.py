@@ -11,16 +11,14 @@ import pytest
 from extract.sources import PackageSource, name_apart, open_available, open_source
 from lemur_core.files.errors import UserError
 from manifests.records.corpus import Corpus
+from tests.builders.suites import write_files
 
 FILES = ("models/a.py", "train.py", "tests/test_a.py", ".venv/x.py", "env/pyvenv.cfg", "env/lib/y.py", "build/lib/a.py")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    root = tmp_path / "project"
-    for path in FILES:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(f"# {path}\n")
+    root = write_files(tmp_path / "project", {path: f"# {path}\n" for path in FILES})
     terms = "Apache License\nVersion 2.0\nTERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION"
     (root / "LICENSE").write_text(terms)
     (root / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2"]\n')

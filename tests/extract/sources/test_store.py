@@ -1,10 +1,7 @@
 """The cache: complete or absent, shared between processes, and rejected if its bytes have changed."""
 
 import hashlib
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,17 +72,3 @@ def test_changed_bytes_are_noticed(make_wheel: Callable[..., Path]) -> None:
     with pytest.raises(DamagedError, match="damaged, and dropped; run again"):
         again.read(again.files[1])
     assert open_source("pkg@1.0").read(again.files[1]) == b"y = 1\n"
-
-
-def test_two_processes_at_once(make_wheel: Callable[..., Path]) -> None:
-    make_wheel("pkg", "1.0", {f"pkg/m{number}.py": f"x = {number}\n" for number in range(200)})
-    code = "import sys; from extract.sources import open_source; s = open_source('pkg@1.0'); [s.read(f) for f in s.files]; print(s.digest)"
-    running = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
-        for _ in range(2)
-    ]
-    outputs = [process.communicate() for process in running]
-    assert [process.returncode for process in running] == [0, 0], outputs
-    assert len({output for output, _ in outputs}) == 1
-    assert len(list(store_folder("trees").iterdir())) == 1
-    assert not list(store_folder("work").iterdir())
