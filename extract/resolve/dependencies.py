@@ -446,8 +446,10 @@ class DependencyGraph:
         if chain[-1] in {"register_module", "register"} and (len(chain) > 1 or "egist" in chain[0]):
             return True
         target, rest = self.library.follow(module, chain)
-        if not isinstance(target, Definition) or rest:
+        if not isinstance(target, Definition):
             return False
+        if rest:
+            return len(rest) == 1 and self.registrations.has_registering_method(target, rest[0])
         return all(s.kind == FUNCTION and s.registers for s in target.module.find_binders(target.name))
 
     def _is_absent(self, module: Module, name: str, target: External) -> bool:

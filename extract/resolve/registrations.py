@@ -264,6 +264,17 @@ class Registrations:
         kind = follow(self._library, target.module, (call.name, *call.attributes)) if call is not None else None
         return kind if isinstance(kind, Definition) and find_class_facts(kind) is not None else None
 
+    def has_registering_method(self, target: Definition, name: str, depth: int = 0) -> bool:
+        """Return whether a class or an object has a method of that name that returns what it decorates."""
+        kind = target if find_class_facts(target) is not None else self._find_kind(target)
+        facts = find_class_facts(kind) if kind is not None else None
+        if kind is None or facts is None or depth > _DEPTH:
+            return False
+        if name in facts.methods:
+            return name in facts.registers
+        bases = list_bases(self._library, kind)
+        return any(self.has_registering_method(base, name, depth + 1) for base in bases)
+
     def _find_hooks(self, target: Definition) -> tuple[Definition, ...]:
         """Return the base classes whose `__init_subclass__` runs when the class is defined."""
         if target not in self._hooks:

@@ -68,3 +68,37 @@ def test_the_own_source_comes_first(corpus, closed, run, order: bool) -> None:  
     name = "a" if order else "q"
     made = corpus({f"{name}/other.py": other} | REGISTRY, apart=True)
     assert run(closed(made.emit(f"{name}.other.A")))["A"]()(1) == "other"
+
+
+@pytest.mark.parametrize("decorator", ["@registry.enlist('one')", "@Registry.enlist('one')", "@registry.keep"])
+def test_a_method_that_registers_brings_its_registry_where_something_looks_up(  # type: ignore[no-untyped-def]
+    corpus, closed, run, decorator
+) -> None:
+    registry = """class Base:
+    losses = {}
+    @classmethod
+    def enlist(cls, name):
+        def wrap(item):
+            cls.losses[name] = item
+            return item
+        return wrap
+    def keep(self, item):
+        self.losses["one"] = item
+        return item
+    def count(self): return gone_package_.count(self.losses)
+class Registry(Base): ...
+registry = Registry()
+"""
+    net = f"""from torch import nn
+from p.registry import registry, Registry
+{decorator}
+class One(nn.Module):
+    def forward(self, x): return x + 1
+class Both(nn.Module):
+    def forward(self, x): return registry.losses["one"]()(x)
+"""
+    made = corpus({"p/__init__.py": "", "p/registry.py": registry, "p/net.py": net})
+    one = closed(made.emit("One"))
+    assert "Registry" not in one.split("\n\n", 1)[1]
+    assert f"left out the decorators {decorator}" in one
+    assert run(closed(made.emit("Both")))["Both"]()(1) == 2
