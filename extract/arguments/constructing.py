@@ -28,7 +28,6 @@ from extract.arguments.values import (
     BLOCK,
     candidates,
     format_call,
-    format_dict,
     is_variadic,
     list_compared,
     list_required,
@@ -279,11 +278,6 @@ def instances(name: str, cls: Any) -> list[str]:
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         known, needed = {key: value for key, value in made.items() if takes_any or key in parameters}, {}
     small = needed | shrunk_arguments(known)
-    for key, value in known.items():
-        if key.endswith("_config"):
-            fields = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-            inner = shrunk_arguments({key: item for key, item in fields.items() if not key.startswith("_")})
-            small |= {key: format_dict(dict(sorted(inner.items())))} if inner else {}
     return list(dict.fromkeys([format_call(name, small), format_call(name, needed)]))
 
 

@@ -8,7 +8,6 @@ import ast
 import inspect
 import itertools
 import linecache
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -172,7 +171,7 @@ def make_alike(at: FailedCall) -> Iterator[Inputs]:
 
 
 def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
-    """Replace every size `have` with `want`: in all inputs together, then in each; at last in one side of images."""
+    """Replace every size `have` with `want`: in all inputs together, then in each."""
     if have == want or not 0 < want <= _MAX_SIZE:
         return
     # Channels first, then the last dimensions, then the batch.
@@ -185,11 +184,6 @@ def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
         everywhere = at.all_with(change)
         yield everywhere
         yield from at.each_with(change) if everywhere != at.inputs else ()
-    side = math.isqrt(want)
-    if side * side == want:  # pixels are counted as tokens
-        yield from at.each_with(
-            lambda t: _resize_axis(t, -1, side) if t.is_image and have == t.shape[-1] * t.shape[-2] else None
-        )
 
 
 def _resize_axis(tensor: Tensor, axis: int, size: int, *, square: bool = True) -> Tensor:
