@@ -180,14 +180,6 @@ def test_end_to_end(made: tuple[Path, Done]) -> None:
             assert str(out.parent) not in path.read_text(encoding="utf-8"), "a path of this machine in the output"
 
 
-def test_the_licence_that_the_user_states(place: Path, lemur_here: Any) -> None:
-    write_rows(place / "few.jsonl", some_rows()[:3])
-    done = lemur_here("curate", "few.jsonl", "--out", "out", "--jobs", 1, "--license", "mit", cwd=place)
-    assert done.returncode == 0, done.stderr
-    assert read_manifest(place / "out").details["license"] == "MIT"
-    assert json.loads((place / "out" / "croissant.json").read_text())["license"] == "https://spdx.org/licenses/MIT"
-
-
 @pytest.mark.slow
 def test_load_dataset(made: tuple[Path, Done], tmp_path: Path) -> None:
     names = (None, "stats", "decisions", "networks")
@@ -399,10 +391,3 @@ def test_no_space(place: Path, small_disk: Path, full: str) -> None:
         if path.is_file() and path != find_marker(small_disk / "cache" / "features")
     ]
     assert [path.name for path in written] == []
-
-
-def test_a_cache_that_cannot_be_written(place: Path) -> None:
-    (place / "in.py").touch()
-    done = lemur("curate", "rows.jsonl", "--out", "out", cwd=place, LEMUR_CURATOR_CACHE=str(place / "in.py"))
-    assert_one_line(done, 1, "cache folder", "set LEMUR_CURATOR_CACHE to a writable one")
-    assert leftovers(place) == []
