@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from curate.model import corpus
 from curate.model.corpus import Features, FeatureStore, code_features, map_codes
-from lemur_core.files.errors import DamagedError
 from lemur_core.similarity.outline import MAX_CODE_BYTES, PYTHON  # noqa: F401 (the page names them)
 from tests.builders.suites import read_table, table
 
@@ -151,22 +150,3 @@ def test_what_is_stored_comes_back(own_cache: Path) -> None:
         assert (place in table.pretrained) == expected.pretrained
     assert table.shingle_set[2] == table.shingle_set[4] == table.shingle_set[5]  # x = f(1), y = f(2)
     assert table.tree[2] != table.tree[4]
-
-
-@pytest.mark.parametrize("cut", [True, False], ids=["cut off", "changed"])
-def test_a_damaged_shard_is_dropped(own_cache: Path, cut: bool) -> None:
-    code = "x = f(1)\n"
-    features, digest = code_features(code), code.encode().rjust(32, b"\0")
-    assert isinstance(features, Features)
-    filled([code])
-    (path,) = own_cache.rglob("*.arrow")
-    raw, shingles = path.read_bytes(), features.shingles.tobytes()
-    assert raw.count(shingles) == 1
-    path.unlink()
-    path.write_bytes(raw[:-9] if cut else raw.replace(shingles, bytes(len(shingles))))
-    store = FeatureStore()
-    assert (digest in store) != cut
-    if not cut:
-        with pytest.raises(DamagedError):
-            store.table([digest])
-    assert not list(own_cache.rglob("*.arrow"))

@@ -204,7 +204,9 @@ def test_rows_are_left_out_by_value_and_prefix(
     for row, decision in zip(rows, curated(rows, **wanted).decisions, strict=True):
         lacks = [name for name in VALUES if wanted[name] and row[name] not in wanted[name]]
         reasons = [f"{name} is {row[name] or 'not stated'} (--{name})" for name in lacks]
-        if include and not any(f"{row['nn']}-".lower().startswith(f"{prefix.rstrip('-') or '-'}-") for prefix in include):
+        if include and not any(
+            f"{row['nn']}-".lower().startswith(f"{prefix.rstrip('-') or '-'}-") for prefix in include
+        ):
             reasons.append(f"name does not start with {', '.join(include)} (--include)")
         assert (decision.stage == "filter") == bool(reasons)
         assert decision.reason == reasons[0] if reasons else decision.canonical is not None
