@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from curate.model import corpus
 from curate.model.corpus import Features, FeatureStore, code_features, map_codes
+from lemur_core.files.errors import DamagedError
 from lemur_core.similarity.outline import MAX_CODE_BYTES, PYTHON  # noqa: F401 (the page names them)
 from tests.builders.suites import read_table, table
 
@@ -150,3 +151,16 @@ def test_what_is_stored_comes_back(own_cache: Path) -> None:
         assert (place in table.pretrained) == expected.pretrained
     assert table.shingle_set[2] == table.shingle_set[4] == table.shingle_set[5]  # x = f(1), y = f(2)
     assert table.tree[2] != table.tree[4]
+
+
+def test_a_changed_shard_is_dropped(own_cache: Path) -> None:
+    found = code_features("x = f(1)\n")
+    assert isinstance(found, Features)
+    filled(["x = f(1)\n"])
+    (path,) = own_cache.rglob("*.arrow")
+    changed = path.read_bytes().replace(found.shingles.tobytes(), bytes(found.shingles.nbytes))
+    path.unlink()
+    path.write_bytes(changed)
+    with pytest.raises(DamagedError):
+        FeatureStore().table([b"x = f(1)\n".rjust(32, b"\0")])
+    assert not path.exists()

@@ -71,7 +71,6 @@ SUPPORT = st.sampled_from(SUPPORTS)
 def test_tracing_what_is_about_to_be_kept_is_as_good_as_tracing_all(
     codes: list[str],
     curated: Any,
-    told: Any,
     picked: list[int],
     computed: list[str | None],
     support: Any,
@@ -79,7 +78,7 @@ def test_tracing_what_is_about_to_be_kept_is_as_good_as_tracing_all(
 ) -> None:
     rows, computes = rows_of(codes, picked), dict(zip(codes, computed, strict=True))
     result = curated(rows)
-    lazy, eager = (told(result.corpus, computes.__getitem__) for _ in range(2))
+    lazy, eager = (Told(result.corpus, computes.__getitem__) for _ in range(2))
     options = CurateOptions(require_runs=require, **support)
     outcome = curate_strict(result.corpus, options, lazy)
     chosen = curate_strict(result.corpus, CurateOptions(graph="all", require_runs=require, **support), eager)
@@ -103,7 +102,7 @@ def test_tracing_what_is_about_to_be_kept_is_as_good_as_tracing_all(
         running = [row for row in rows if computes[row["nn_code"]] is not None]
         if not support and running:  # else a network that does not run may have had a say in which are farthest
             alone = curated(running)
-            again = curate_strict(alone.corpus, CurateOptions(), told(alone.corpus, computes.__getitem__))
+            again = curate_strict(alone.corpus, CurateOptions(), Told(alone.corpus, computes.__getitem__))
             assert kept == {alone.corpus.codes[code_index] for code_index in again.kept}
 
 
@@ -282,7 +281,6 @@ def tell(codes: list[str], computed: list[str | None]) -> dict[str, Row]:
 def test_growth_keeps_its_word(
     codes: list[str],
     curated: Any,
-    told: Any,
     first: list[int],
     second: list[int],
     computed: list[str | None],
@@ -292,7 +290,7 @@ def test_growth_keeps_its_word(
     answers, options = tell(codes, computed), CurateOptions(seed=seed)
 
     def decide(result: Any, previous: Previous | None = None) -> Any:
-        return curate_strict(result.corpus, options, told(result.corpus, answers.__getitem__), previous)
+        return curate_strict(result.corpus, options, Told(result.corpus, answers.__getitem__), previous)
 
     before, result = curated(rows_of(codes, first)), curated(rows_of(codes, second))
     previous, corpus = publish(before, decide(before)), result.corpus

@@ -90,8 +90,6 @@ CASES: dict[str, tuple[Build, Callable[[], list[Any]]]] = {
     "LSTM projected": (lambda: nn.LSTM(8, 6, proj_size=3), _of(TOKENS)),
     "GRU": (lambda: nn.GRU(8, 6, batch_first=True), _of(TOKENS)),
     "MultiheadAttention": (lambda: nn.MultiheadAttention(8, 2, batch_first=True), _of(TOKENS, TOKENS, TOKENS)),
-    "TransformerEncoderLayer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), _of(TOKENS)),
-    "TransformerDecoderLayer": (lambda: nn.TransformerDecoderLayer(8, 2, 16), _of(TOKENS, TOKENS)),
     "Transformer": (lambda: nn.Transformer(8, 2, 1, 1, 16, batch_first=True), _of(TOKENS, TOKENS)),
     "Upsample nearest": (lambda: nn.Upsample(scale_factor=2), _of(IMAGE)),
     "Upsample bilinear": (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), _of(IMAGE)),

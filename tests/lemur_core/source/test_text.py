@@ -15,7 +15,6 @@ from lemur_core.source.text import MAX_DEPTH, parse_code, parse_expression
 DEEP = {
     "minus signs": "-" * 100_000 + "1",
     "attributes": "x" + ".a" * 900,
-    "calls": "x" + ".a()" * 900,
     "brackets": "[" * 5_000 + "]" * 5_000,
     "sum": "+".join(["x"] * 20_000),
     "lambdas": "lambda: " * 3_000 + "1",
