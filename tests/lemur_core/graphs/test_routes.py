@@ -77,7 +77,6 @@ CASES: dict[str, tuple[Build, Callable[[], list[Any]]]] = {
     "BatchNorm2d no statistics": (lambda: nn.BatchNorm2d(4, track_running_stats=False), _of(IMAGE)),
     "SyncBatchNorm": (lambda: nn.SyncBatchNorm(4), _of(IMAGE)),
     "GroupNorm": (lambda: nn.GroupNorm(2, 4), _of(IMAGE)),
-    "InstanceNorm3d, plain": (lambda: nn.InstanceNorm3d(4), _of(VOLUME)),
     "MaxPool2d indices": (lambda: nn.MaxPool2d(2, return_indices=True), _of(IMAGE)),
     "FractionalMaxPool2d": (lambda: nn.FractionalMaxPool2d(2, output_size=8), _of(IMAGE)),
     "AdaptiveAvgPool2d to one": (lambda: nn.AdaptiveAvgPool2d(1), _of(IMAGE)),

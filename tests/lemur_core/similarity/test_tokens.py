@@ -85,7 +85,6 @@ MODEL = "import torch\n\nclass Net(nn.Module):\n"
 
 #: Valid codes that both read alike.
 BODIES = {
-    "plain": "    def forward(self, x):\n        return self.conv(x) + 1\n",
     "comments": "    # one\n    def forward(self, x):  # two\n        # three\n        return x\n",
     "docstrings": '    """Doc."""\n    def forward(self, x):\n        """More\n        of it."""\n        return x\n',
     "raw docstring": "    r'''Doc \\d.'''\n    def forward(self, x):\n        u'more'\n        return x\n",
@@ -109,11 +108,9 @@ BODIES = {
     "two networks": "    a = 1\n\n\nx = 5\n\n\nclass Other(torch.nn.Module):\n    b = 2\n",
     "adjacent networks": "    a = 1\nclass Other(Module):\n    b = 2\n",
     "no newline at the end": "    a = 1",
-    "semicolons": "    a = 1; b = 2;\n",
     "blank lines with blanks": "    a = 1\n      \n    b = 2\n   \n",
     "return annotation": "    def f(self) -> 'Net':\n        x: 'int' = 1\n",
     "type union": "    def f(self, a: int | None = None, /, *, b: 'X' = ...) -> None: ...\n",
-    "walrus and ellipsis": "    def f(self):\n        while (n := 1) and ...: pass\n",
 }
 ALIKE = {name: MODEL + body for name, body in BODIES.items()} | {
     "decorated class": "@register(name='Net')\nclass Net(nn.Module):\n    @staticmethod\n    def f(): pass\n",

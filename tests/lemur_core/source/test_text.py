@@ -20,7 +20,6 @@ DEEP = {
     "lambdas": "lambda: " * 3_000 + "1",
     "not": "not " * 100_000 + "x",
     "conditions": "x if x else " * 1_000 + "x",
-    "subscripts": "x" + "[0]" * 1_000,
     "f-strings": "f'{" * 200 + "x" + "}'" * 200,
 }
 

@@ -59,9 +59,7 @@ def planted(seed: int) -> dict[str, str]:
         "api key in a dict": f'cfg = {{"api_key": "{r(32)}"}}',
         "keyword argument": f'Client(api_token="{r(32)}")',
         "yaml secret": f"client_secret: {r(40)}\n",
-        "wandb": f'wandb.login(key="{r(40, HEX)}")',
         "wandb environment": f'os.environ["WANDB_API_KEY"] = "{r(40, HEX)}"',
-        "wandb v1": f"WANDB_API_KEY=wandb_v1_{r(70, AL + '_')}",
         "OpenAI project": f'k="sk-proj-{r(74, AL + "_-")}T3BlbkFJ{r(74, AL + "_-")}"',
         "Fireworks": f'k="fw_{r(24)}"',
         "GitHub classic": f'k="{gh()}"',
@@ -115,7 +113,7 @@ KINDS = sorted(planted(0))
 def test_planted_secrets_are_found() -> None:
     missed = [kind for seed in range(8) for kind, text in planted(seed).items() if not find_hits(text.encode())]
     assert len(missed) <= 0.01 * 8 * len(KINDS), missed
-    assert len(KINDS) == 57
+    assert len(KINDS) == 55
     assert [kind for kind in KINDS if missed.count(kind) > 3] == [], "no kind is missed for what it is"
 
 
