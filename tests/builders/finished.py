@@ -133,7 +133,6 @@ def _write_experts(base: Path) -> dict[str, Path]:
     write_table(folder / ANSWERS, arrow_schema(ExpertAnswer), (one.model_dump() for one in answers))
     EVALUATION.finish(
         folder,
-        {ANSWERS: len(answers)},
         Stopwatch(),
         counts=score_answers(answers) | {"elsewhere": 20},
         parameters={"domains": ["alpha", "beta"], "seed": 0, "least": -1.0},
