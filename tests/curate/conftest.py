@@ -144,11 +144,6 @@ class Told:
         return self.known
 
 
-@pytest.fixture(scope="session")
-def told() -> type[Told]:
-    return Told
-
-
 #: Lines of a constructor and of a forward pass; lower-case names and numbers are blind to the lexical view.
 BLOCKS = (
     ("self.{v} = nn.Conv2d({n}, {n}, kernel_size=3, padding=1, bias=False)", "{x} = self.{v}({x})"),

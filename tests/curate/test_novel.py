@@ -155,7 +155,7 @@ def test_what_cannot_be_compared_is_one_line(snapshot: Snapshot, tmp_path: Path)
 
 
 def test_exit_codes(lemur_here: Command, snapshot: Snapshot, tmp_path: Path, codes: dict[str, str]) -> None:
-    for name, code in (("known", codes["base"]), ("novel", "import torch\n"), ("broken", "def broken(:\n")):
+    for name, code in (("known", codes["base"]), ("novel", "import torch\n")):
         (tmp_path / f"{name}.py").write_text(code)
 
     def run(*names: str) -> subprocess.CompletedProcess[str]:
@@ -167,9 +167,6 @@ def test_exit_codes(lemur_here: Command, snapshot: Snapshot, tmp_path: Path, cod
     both = run("novel", "known")
     assert both.returncode == 3
     assert [told["verdict"] for told in json.loads(both.stdout)["files"]] == ["novel", "known"]
-    failed = run("known", "broken")
-    assert (failed.returncode, failed.stdout) == (1, "")
-    assert failed.stderr.startswith("lemur: broken.py: not Python")
 
 
 def test_without_a_sandbox_it_says_so(

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-import shutil
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,9 +25,10 @@ from lemur_core.similarity.minhash import jaccard
 from lemur_core.similarity.tokens import class_texts
 from manifests.folders.manifest import read_manifest
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive, license_of_code
-from manifests.publish.staged import Staged, stage_files
+from manifests.publish.staged import stage_files
 from tests.conftest import finish
 from tests.curate.conftest import MemorySource, network
+from tests.manifests.publish.test_staged import copied
 
 GPL = "# SPDX-License-Identifier: GPL-3.0-only\n"
 APACHE = '"""A network.\n\nSPDX-License-Identifier: Apache-2.0\n"""\n'
@@ -62,13 +62,6 @@ def mit(snapshot: Snapshot) -> Path:
 
 def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["nn"]: row for row in pq.read_table(folder / "networks.parquet").to_pylist()}
-
-
-def copied(ready: Staged, out: Path) -> Path:
-    for name, path in ready.files.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, out / name)
-    return out
 
 
 def test_a_code_says_its_own_licence(mit: Path) -> None:

@@ -23,6 +23,7 @@ from manifests.folders.cards import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import stage_files
 from tests.builders.finished import write_all
+from tests.manifests.publish.test_staged import copied
 
 #: What nothing else in a folder states: measurements, and statements about what lies outside. By kind, a pattern of
 #: `TABLE COLUMN`, or of the path of a value in the manifest.
@@ -266,11 +267,8 @@ CARDS = {
 @pytest.mark.parametrize("name", ["snapshot", "blocks", "synthesis"])
 def test_what_was_published_states_what_is_there(whole: dict[str, Path], tmp_path: Path, name: str) -> None:
     """The card of a published copy, which names its repository, is made again, too, and so is the report."""
-    copy = tmp_path / "copy"
     with stage_files(whole[name], address="owner/name") as ready:
-        for path, source in ready.files.items():
-            (copy / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy / path)
+        copy = copied(ready, tmp_path / "copy")
     assert is_found(copy) is None
     for file in ("README.md", "report.md"):
         text = (copy / file).read_text(encoding="utf-8")

@@ -66,10 +66,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Callable[..., Path
     (folder / "taken" / "mine.tex").write_text("precious")
     (folder / "notes.txt").write_text("no table, no code, no folder\n")
     (folder / "broken" / "manifest.json").write_text("{")
-    for end in ("py", "parquet", "jsonl", "csv", "db", "toml"):
+    for end in ("py", "jsonl", "db", "toml"):
         (folder / f"noise.{end}").write_bytes(bytes(range(256)))
-    for name, text in {"other": '{"nn": "a", "code": "x"}', "empty": "", "blank": "\n\n"}.items():
-        (folder / f"{name}.jsonl").write_text(text)
     (folder / "net.py").write_text(TINY)
     (folder / "mine" / "block.py").write_text(TINY)
     row = '{"nn": "ga-%d", "nn_code": "class Net(Module): x = %d", "task": "t", "dataset": "d", "metric": "m", "accuracy": 0.5}\n'

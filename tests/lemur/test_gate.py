@@ -377,17 +377,6 @@ def test_names_are_shown_on_one_line(snapshot: str, tmp_path: Path, lemur_here: 
     assert r'"path": "n/b\n::error::x.py"' in as_json
 
 
-def test_exit_codes(repository: Path, snapshot: str, lemur_here: Callable[..., Any]) -> None:
-    passes = lemur_here(
-        "gate", "HEAD~1..HEAD", "--against", snapshot, "--sarif", "new/folder/found.sarif", cwd=repository
-    )
-    assert (passes.returncode, passes.stdout.splitlines()[0][:22]) == (0, "pass  ab/nn/nn/mine.py")
-    assert json.loads((repository / "new/folder/found.sarif").read_text())["runs"][0]["results"] == []
-    refused = lemur_here("gate", "ab/nn/nn/old.py", "--against", snapshot, "--json", cwd=repository)
-    assert refused.returncode == 3
-    assert json.loads(refused.stdout)["coverage"]["refused"] == {"new": 1}
-
-
 # The hook of pre-commit and the action: the commands that they hold run here, on a repository made for it.
 
 ROOT = Path(__file__).parents[2]

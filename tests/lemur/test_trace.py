@@ -209,7 +209,6 @@ def test_a_parent_among_the_folders_is_followed_by_its_digest_alone(
     ("wanted", "message"),
     [
         ("net-aa", "near names: net-a, net-"),
-        ("ffffffff", "no network of this snapshot has this name"),
         ("Atention", "no block of this folder has this name; near names: Attention"),
     ],
 )

@@ -1,7 +1,5 @@
 """Licenses: read from metadata and texts, unknown where they do not say, permissive only when that is sure."""
 
-import importlib.metadata
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,24 +136,6 @@ def test_any_text_is_read(text: str) -> None:
     assert license_of_fields(text, text, [text])
 
 
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [("torch", "BSD-3-Clause"), ("torchvision", "BSD-3-Clause"), ("pydantic", "MIT"), ("libcst", "MIT")],
-)
-def test_what_is_installed(name: str, part: str) -> None:
-    distribution = importlib.metadata.distribution(name)
-    fields = distribution.metadata
-    stated = license_of_fields(
-        fields.get("License-Expression", ""), fields.get("License", ""), fields.get_all("Classifier", [])
-    )
-    texts = [
-        file.read_text() for file in distribution.files or [] if file.name == "LICENSE" and ".dist-info" in str(file)
-    ]
-    found = find_license(stated, texts)
-    assert part in found
-    assert is_permissive(found)
-
-
 # The head of a file: SPDX, the words of notices, restrictions; and what only looks like them.
 
 BODY = "\nimport torch\n\n\nclass Net(torch.nn.Module):\n    pass\n"
@@ -215,13 +195,6 @@ def test_what_is_said_elsewhere_counts_where_it_can_be_read(head: str) -> None:
 @table(__file__, "heads.md", "What says nothing", globals())
 def test_what_says_nothing(head: str) -> None:
     assert read_head(head + BODY) == HeadLicense()
-
-
-def test_lines_of_spdx() -> None:
-    code = '# SPDX-License-Identifier: MIT\nx = 1\n    #SPDX-License-Identifier:  GPL-3.0-only \ny = "SPDX-License-Identifier: Z"'
-    assert read_head(code).licenses == ("MIT", "GPL-3.0-only")
-    assert read_head('"""A net.\r\n\r\nSPDX-License-Identifier: MIT\r\n"""\r\n').licenses == ("MIT",)
-    assert read_head("'''SPDX-License-Identifier: AGPL-3.0-only'''\n").licenses == ("AGPL-3.0-only",)
 
 
 @given(st.text(alphabet="#'\"\n licenseMITGPLv3=_:classdef@", max_size=200))

@@ -116,7 +116,6 @@ PASSING = {
     "loading": (Raw(503, b""), r"status 503: "),
     "truncated": (Raw(200, GOOD[:40], {"Content-Type": "application/json"}, promised=200), r"."),
     "html": (Raw(200, b"<html>Bad gateway</html>", {"Content-Type": "text/html"}), "not a chat completion"),
-    "empty": (Raw(200, b""), "not a chat completion"),
     "not UTF-8": (Raw(200, b"\xff\xfe\x00"), "not a chat completion"),
     **{json.dumps(one): (Raw(200, json.dumps(one).encode()), "not a chat completion") for one in NO_COMPLETIONS},
     **{
@@ -286,20 +285,13 @@ HARM: dict[str, tuple[Callable[[], Iterator[bytes]], str]] = {
     "endless without a length": (lambda: chain([OK + b"\r\n"], repeat(b"x" * 2**20)), LONG),
     "a length of a petabyte": (lambda: iter([OK + b"Content-Length: %d\r\n\r\n{" % 10**15]), r"last error: ."),
     "a length that lies": (lambda: iter([OK + b"Content-Length: 20\r\n\r\n" + GOOD]), "not a chat completion"),
-    "a negative length": (lambda: iter([OK + b"Content-Length: -5\r\n\r\n" + GOOD]), r"last error: ."),
     "no HTTP": (lambda: iter([GOOD]), r"last error: ."),
-    "noise": (lambda: iter([b"\0\xff" * 99_999]), r"last error: ."),
     "a bomb": (lambda: chunks(bomb(), "Content-Encoding: gzip"), "not a chat completion"),
     "packed many times": (
         lambda: chunks(iter([b"x"]), "Content-Encoding: " + "gzip, " * 1000 + "gzip"),
         "not a chat completion",
     ),
     "deep": (lambda: chunks(iter([b'{"a":' * 100_000, b"}" * 100_000])), "not a chat completion"),
-    "a deep list": (lambda: chunks(iter([b"[" * 100_000])), "not a chat completion"),
-    "an event stream": (
-        lambda: chunks(iter([b'data: {"choices": []}\n\n', b"data: [DONE]\n\n"]), "Content-Type: text/event-stream"),
-        "not a chat completion",
-    ),
     "another charset": (
         lambda: chunks(iter(['{"choices": "\xe4"}'.encode("latin-1")]), "Content-Type: application/json; charset=x"),
         "not a chat completion",

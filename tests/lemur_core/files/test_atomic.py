@@ -116,7 +116,6 @@ NOT_OURS = "has a manifest.json of another program, so lemur did not write it; c
 @pytest.mark.parametrize(
     "manifest",
     [
-        '{"name": "A web app", "start_url": "/", "icons": []}',
         '{"manifest_version": 3, "name": "An extension", "version": "1.0"}',
         '{"kind": "snapshot", "versions": {"lemur-curator": "1"}}',
         '{"versions": {"lemur-curator": "1"}, "outputs": [{"path": "index.js"}]}',

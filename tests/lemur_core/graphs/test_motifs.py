@@ -150,15 +150,6 @@ def test_channels_are_where_layers_read_them(forward: Callable[..., Any], axis: 
     assert Facts(found).find_channel_axis() == axis
 
 
-def test_another_form_or_torch_is_refused() -> None:
-    stored = graph(lambda: nn.ReLU(), (2, 3)).to_json()
-    for change in ({"torch": "0.4"}, {"form": 0}):
-        with pytest.raises(ValueError, match="cannot be compared"):
-            Graph.from_json(stored | change)
-    with pytest.raises(ValueError, match="not a graph"):
-        Graph.from_json({name: stored[name] for name in ("form", "torch")})
-
-
 def test_a_norm_of_which_only_the_statistics_are_used_has_idle_parameters() -> None:
     for forward, idle in ((lambda n, x: (n.bn(n.a(x)), n.a(x))[1], True), (lambda n, x: n.bn(n.a(x)), False)):
         form = graph(partial(Net, forward, a=nn.Conv2d(4, 4, 1), bn=nn.BatchNorm2d(4)), (2, 4, 8, 8), train=True)

@@ -99,11 +99,6 @@ def _without_gradient(net: Net, x: Tensor) -> Tensor:
     return y + net.b(x)
 
 
-def _unused(net: Net, x: Tensor) -> Tensor:
-    net.b(net.a(x)).mean()
-    return net.a(x)
-
-
 def pair(case: Case, **options: Any) -> tuple[Graph, Graph]:
     one, other = (eval(f"lambda n, x: {line}", globals()) for line in (case.files["one"], case.files["other"]))
     return graph(one, **options), graph(other, **options)
@@ -124,30 +119,11 @@ def _block(net: Net, x: Tensor) -> Any:
     return net.act(net.norm(net.b(net.act(net.a(x)))) + x)
 
 
-def test_the_order_of_definitions_does_not_count() -> None:
-    assert identities(graph(_block)) == identities(graph(_block, backwards=True))
-    assert identities(graph(_block, train=True)) == identities(graph(_block, train=True, backwards=True))
-
-
 def test_widths_alone_keep_the_identity_up_to_widths() -> None:
     one, wide, kernel = (identities(graph(_block, **options)) for options in ({}, {"width": 7}, {"kernel": 1}))
     assert one.exact != wide.exact
     assert (one.widths, one.repeats) == (wide.widths, wide.repeats)
     assert one.widths != kernel.widths
-
-
-def test_frozen_parameters_and_training_differ() -> None:
-    def frozen(net: Net, x: Tensor) -> Tensor:
-        return net.a(x)
-
-    def build() -> nn.Module:
-        net = Net(frozen)
-        net.a.requires_grad_(False)
-        return net
-
-    one = trace(build, lambda: [torch.rand(2, CHANNELS, 8, 8)])
-    assert identities(one).exact != identities(graph(frozen)).exact
-    assert identities(graph(_block)).exact != identities(graph(_block, train=True)).exact
 
 
 def test_repeats_collapse() -> None:

@@ -88,7 +88,6 @@ def put(path: Path, text: str | None) -> None:
     [
         lambda folder: (folder / "numpy").unlink(),
         lambda folder: put(folder / "numpy", "x"),
-        lambda folder: put(folder / "typing_extensions.py", None),
         lambda folder: put(folder / "more.py", "x"),
         lambda folder: (put(folder / "__pycache__", None), (folder / "__pycache__" / "half.pyc").touch()),
         lambda folder: ((folder / "numpy").unlink(), (folder / "numpy").symlink_to(folder)),

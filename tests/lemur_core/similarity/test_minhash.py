@@ -35,11 +35,6 @@ def test_the_share_of_equal_values_estimates_the_jaccard(shared: int, seed: int)
     assert abs(estimate - exact) < 4 * max(0.005, (exact * (1 - exact) / PERMUTATIONS) ** 0.5)
 
 
-def test_order_and_repetition_do_not_matter() -> None:
-    values = numbers(50)
-    assert signature(values).tolist() == signature(np.concatenate([values[::-1], values])).tolist()
-
-
 def test_miss_chance_is_what_happens() -> None:
     banding, jaccard, trials, missed = Banding(8, 4), 0.6, 400, 0
     for seed in range(trials):

@@ -85,7 +85,6 @@ MODEL = "import torch\n\nclass Net(nn.Module):\n"
 
 #: Valid codes that both read alike.
 BODIES = {
-    "plain": "    def forward(self, x):\n        return self.conv(x) + 1\n",
     "comments": "    # one\n    def forward(self, x):  # two\n        # three\n        return x\n",
     "docstrings": '    """Doc."""\n    def forward(self, x):\n        """More\n        of it."""\n        return x\n',
     "raw docstring": "    r'''Doc \\d.'''\n    def forward(self, x):\n        u'more'\n        return x\n",
@@ -109,11 +108,9 @@ BODIES = {
     "two networks": "    a = 1\n\n\nx = 5\n\n\nclass Other(torch.nn.Module):\n    b = 2\n",
     "adjacent networks": "    a = 1\nclass Other(Module):\n    b = 2\n",
     "no newline at the end": "    a = 1",
-    "semicolons": "    a = 1; b = 2;\n",
     "blank lines with blanks": "    a = 1\n      \n    b = 2\n   \n",
     "return annotation": "    def f(self) -> 'Net':\n        x: 'int' = 1\n",
     "type union": "    def f(self, a: int | None = None, /, *, b: 'X' = ...) -> None: ...\n",
-    "walrus and ellipsis": "    def f(self):\n        while (n := 1) and ...: pass\n",
 }
 ALIKE = {name: MODEL + body for name, body in BODIES.items()} | {
     "decorated class": "@register(name='Net')\nclass Net(nn.Module):\n    @staticmethod\n    def f(): pass\n",
@@ -216,13 +213,6 @@ def test_shingles() -> None:
     # declared names keep their text
     assert shingle_hashes(["net"], none).tolist() == shingle_hashes(["other"], none).tolist()
     assert shingle_hashes(["net"], frozenset({"net"})).tolist() != (shingle_hashes(["net"], none).tolist())
-
-
-@pytest.mark.parametrize(
-    ("a", "b"), [("relu(x)", "gelu(x)"), ("f(1)", "f(2)"), ("f('a')", "f('b')"), ("a + b", "c + d")]
-)
-def test_what_shingles_do_not_see(a: str, b: str) -> None:
-    assert shingles(a) == shingles(b)
 
 
 def test_shingles_never_change() -> None:

@@ -15,13 +15,11 @@ from lemur_core.source.text import MAX_DEPTH, parse_code, parse_expression
 DEEP = {
     "minus signs": "-" * 100_000 + "1",
     "attributes": "x" + ".a" * 900,
-    "calls": "x" + ".a()" * 900,
     "brackets": "[" * 5_000 + "]" * 5_000,
     "sum": "+".join(["x"] * 20_000),
     "lambdas": "lambda: " * 3_000 + "1",
     "not": "not " * 100_000 + "x",
     "conditions": "x if x else " * 1_000 + "x",
-    "subscripts": "x" + "[0]" * 1_000,
     "f-strings": "f'{" * 200 + "x" + "}'" * 200,
 }
 

@@ -83,13 +83,6 @@ def test_words_find_entries(tab: Any, page: Path, sought: str, names: list[str])
     assert tab.run(NAMES) == names
 
 
-def test_the_box_says_what_it_searches_and_a_row_why_it_is_there(tab: Any, page: Path) -> None:
-    tab.open(page)
-    assert tab.run("document.querySelector('[type=search]').placeholder") == "names, descriptions"
-    choose(tab, "search", "removed-2-11")
-    assert tab.run("document.querySelector('.list .what small').textContent") == "also removed-2-11"
-
-
 def test_one_benchmark_at_a_time_the_best_first(tab: Any, page: Path) -> None:
     tab.open(page)
     last = "[...document.querySelectorAll('.list .number:last-child')].map(e => e.innerText)"
