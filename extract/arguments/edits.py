@@ -92,9 +92,8 @@ class FailedCall:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """The last ten numbers of the message; a printed tensor has thousands."""
-        text = re.sub(r"(?<=\d)x(?=\d)", " ", self.text)  # "32x16" are two
-        return [int(number) for number in re.findall(r"(?<![\w.])\d+(?![\w.])", text)][-10:]
+        """The numbers of the message; at most ten, since a printed tensor has thousands."""
+        return [int(number) for number in re.findall(r"(?<![\w.])\d+(?![\w.])", self.text)][:10]
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -123,51 +122,48 @@ class FailedCall:
 # -- sizes -----------------------------------------------------------------------------------------------------------
 
 
-def resize(at: FailedCall) -> Iterator[Inputs]:
-    """Use other sizes for those that the message states, or that are a part or an addend of one; last ones first.
+def resize(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
+    """Use the size that a message wants where it states the one that it has, or that is a part or a sum of inputs'.
 
-    PyTorch states both sizes, the wanted and the actual one, at the end of most of its messages.
+    Where the message does not say which number is which, any two are tried of which one is a size of an input.
     """
-    sizes = sorted({size for tensor in at.tensors for size in tensor.shape if size > 2})
-    numbers = list(dict.fromkeys(reversed(at.numbers)))
-    for have, want in itertools.permutations(numbers, 2):
-        if have in sizes:
-            yield from _change_sizes(at, have, want)
-    for pair in itertools.pairwise(numbers):
-        for (have, want), size in itertools.product((pair, pair[::-1]), sizes):
-            wanted, rest = divmod(size * want, max(have, 1))
-            if have in sizes or have <= _MAX_RANK:  # the number of dimensions
-                continue
-            if not rest and not (size % have and have % size):
-                yield from _change_sizes(at, size, wanted)
-            elif size < have:
-                yield from _change_sizes(at, size, size + want - have)
+    sizes = {size for tensor in at.tensors for size in tensor.shape if size > 2}
+    if not stated.groupdict():
+        for have in dict.fromkeys(number for number in at.numbers if number in sizes):
+            for want in dict.fromkeys(number for number in at.numbers if number != have):
+                yield from _change_sizes(at, have, want)
+        return
+    have, want = int(stated["have"]), int(stated["want"])
+    yield from _change_sizes(at, have, want)
+    for size in sorted(sizes - {have}) if have else ():
+        wanted, rest = divmod(size * want, have)
+        if not rest and not (size % have and have % size):
+            yield from _change_sizes(at, size, wanted)
+        elif size < have:
+            yield from _change_sizes(at, size, size + want - have)
 
 
-def grow(at: FailedCall) -> Iterator[Inputs]:
-    """Use larger sizes of the last axes: what is too small for a kernel, or a window of audio, which is very long."""
+def other_sizes(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
+    """Use one shape for all, as of a prediction and its target, or other numbers of pixels and tokens.
+
+    What is too small for a kernel or a pool grows first: a window of audio is very long.
+    """
+    if "alike" in stated.groupdict():
+        yield at.all_with(lambda _: Tensor(at.main.shape))
+        return
     far = 2 * max(at.numbers, default=0) // max(at.main.shape[-1:], default=1)
     factors = (far, *_FACTORS) if far > 64 else _FACTORS
-    for factor, axes in itertools.product(factors, (1, 2)):
+    for factor, axes in itertools.product(factors, (1, 2)) if stated.groupdict() else ():
 
         def enlarge(tensor: Tensor, axes: int = axes, factor: int = factor) -> Tensor | None:
             kept, grown = tensor.shape[:-axes], [size * factor for size in tensor.shape[-axes:]]
             return tensor.with_shape((*kept, *grown)) if len(kept) >= axes and max(grown) <= _MAX_SIZE else None
 
         yield at.all_with(enlarge)
-
-
-def other_sizes(at: FailedCall) -> Iterator[Inputs]:
-    """Use other numbers of pixels and tokens."""
     for side in _SIDES:
         yield at.all_with(lambda t, n=side: _resize_axis(t, -1, n) if t.is_image else None)  # type: ignore[misc]
     for count in _LENGTHS:
         yield at.all_with(lambda t, n=count: _resize_axis(t, 1, n) if len(t.shape) == 3 else None)  # type: ignore[misc]
-
-
-def make_alike(at: FailedCall) -> Iterator[Inputs]:
-    """Use one shape for all, as of a prediction and its target."""
-    yield at.all_with(lambda _: Tensor(at.main.shape))
 
 
 def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
@@ -198,14 +194,21 @@ def _resize_axis(tensor: Tensor, axis: int, size: int, *, square: bool = True) -
 # -- numbers of dimensions, and kinds of values ----------------------------------------------------------------------
 
 
-def change_ranks(at: FailedCall) -> Iterator[Inputs]:
-    """Use as many dimensions as the message states, of one input and of all; then one more or one less."""
-    for rank in map(int, dict.fromkeys(re.findall(r"(?<![\d.])[1-6](?!\d)", at.text))):
-        yield from at.each_with(partial(_change_rank, rank=rank))
-        yield at.all_with(partial(_change_rank, rank=rank))
-    for more in (1, -1):
-        yield from at.each_with(lambda t, more=more: _change_rank(t, len(t.shape) + more))  # type: ignore[misc]
-    yield from at.each_with(lambda tensor: tensor.with_shape((*tensor.shape, 1)))
+def change_ranks(at: FailedCall, stated: re.Match[str]) -> Iterator[Inputs]:
+    """Use as many dimensions as a message states, or that many more than it has, or one more than there are."""
+    numbers = {name: int(number) for name, number in stated.groupdict().items()}
+    if "most" in numbers:
+        yield from at.each_with(partial(_change_rank, rank=numbers["most"] + 1))
+        yield from at.each_with(lambda tensor: tensor.with_shape((*tensor.shape, 1)))
+        return
+    more = numbers["want"] - numbers.get("have", 0)
+
+    def change(tensor: Tensor, sign: int = 1) -> Tensor | None:
+        return _change_rank(tensor, sign * more + (len(tensor.shape) if "have" in numbers else 0))
+
+    yield from at.each_with(change)
+    yield at.all_with(change)
+    yield from at.each_with(partial(change, sign=-1))
 
 
 def _change_rank(tensor: Tensor, rank: int) -> Tensor | None:
@@ -225,7 +228,7 @@ def _change_rank(tensor: Tensor, rank: int) -> Tensor | None:
     return tensor.with_shape(fresh)
 
 
-def change_kind(at: FailedCall, kind: str) -> Iterator[Inputs]:
+def change_kind(at: FailedCall, _: re.Match[str], *, kind: str) -> Iterator[Inputs]:
     """Use the kind of numbers that a message asks for."""
     for name in at.suspects():
         yield at.one_with(name, partial(replace, kind=kind))
@@ -234,7 +237,7 @@ def change_kind(at: FailedCall, kind: str) -> Iterator[Inputs]:
     yield at.all_with(lambda tensor: replace(tensor, kind=kind, below=1) if tensor.kind == INDEX else None)
 
 
-def add_input(at: FailedCall) -> Iterator[Inputs]:
+def add_input(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs]:
     """Add optional inputs that turn out to be needed."""
     values = dict(at.inputs)
     optional = [name for name, parameter in at.parameters.items() if not is_variadic(parameter)]
@@ -273,7 +276,7 @@ def find_lack(cause: BaseException, line: str) -> Lack | None:
     return Lack(None, "Tensor", True) if is_text and re.search(r"\[f?[\"']", line) else None
 
 
-def add_read(at: FailedCall) -> Iterator[Inputs | Change]:
+def add_read(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs | Change]:
     """Add the item, attribute or method that is read of an argument: it becomes a dict, or an object with it."""
     lack = find_lack(at.failure.cause, at.line)
     if lack is None:
@@ -314,7 +317,7 @@ def _read_items(text: str) -> dict[Any, str]:
 # -- the constructor -------------------------------------------------------------------------------------------------
 
 
-def choose_other(at: FailedCall) -> Iterator[Change]:
+def choose_other(at: FailedCall, _: re.Match[str]) -> Iterator[Change]:
     """Use another value for what the failing lines or the message name; then for what is required, or has a class.
 
     What a base class requires of `**kwargs` is added first.
@@ -352,7 +355,7 @@ def _match(name: str, other: str) -> bool:
 # -- comparisons that failed ------------------------------------------------------------------------------------------
 
 
-def compare(at: FailedCall) -> Iterator[Inputs]:
+def compare(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs]:
     """Use the numbers that a failed assertion or condition compares: sizes, or the rank of an argument."""
     for have, want, name in read_compared_numbers(read_traceback(at.failure.cause)):
         if name:
@@ -418,23 +421,36 @@ def _integers(node: ast.expr, names: dict[str, Any], local: Mapping[str, Any]) -
 
 
 class Edit(NamedTuple):
-    """What to change after a message: `message` is searched in it, and in the failing line behind it."""
+    """What to change after a message; `message` is searched in it, and in the failing line behind it."""
 
     message: str
-    change: Callable[[FailedCall], Iterator[Inputs | Change]]
+    change: Callable[[FailedCall, re.Match[str]], Iterator[Inputs | Change]]
 
 
 #: Most likely first.
 EDITS: tuple[Edit, ...] = (
+    Edit(r"to have (?P<want>\d+) channels, but got (?P<have>\d+) channels", resize),
+    Edit(r"mat1 and mat2 shapes cannot be multiplied \(\d+x(?P<have>\d+) and (?P<want>\d+)x", resize),
+    Edit(r"must have same reduction dim, but got \[\d+, (?P<have>\d+)\] X \[(?P<want>\d+),", resize),
+    Edit(r"is not valid: got: (?P<have>\d+) expected: (?P<want>\d+)", resize),
+    Edit(r"normalized_shape=\[(?P<want>\d+)\].*of size ?(?:torch\.Size\()?\[(?:\d+, )*(?P<have>\d+)\]", resize),
+    Edit(r"[Ee]xpected (?:size )?(?P<want>\d+),? (?:but )?got:? (?:size )?(?P<have>\d+)", resize),
+    Edit(r"tensor to be: \[\d+, (?P<have>\d+)\] but got: \[\d+, (?P<want>\d+)\]", resize),
     Edit(
-        r"channels, but got|cannot be multiplied|reduction dim|is not valid: got|normalized_shape|tensor to be"
-        r"|[Ee]xpected (size )?\d+,? (but )?got:? (size )?\d",
-        resize,
+        r"(?P<grows>too (small|short)|can't be greater|should be less than|at least|must be (greater|larger)|is empty)",
+        other_sizes,
     ),
-    Edit(r"too (small|short)|can't be greater|should be less than|at least|must be (greater|larger)|is empty", grow),
     Edit(r"no attribute|^'?\w+'?$|subscript|indices must be|too many indices|only integers|invalid data", add_read),
-    Edit(r"dim(s|ension|ensions)?\b|unpack|\d-?D\b|but got \d\)", change_ranks),
-    Edit(r"does not match the shape of|must match the size of tensor|with a bool tensor is", make_alike),
+    Edit(r"input\.dim\(\) = (?P<have>\d+) is not equal to len\(dims\) = (?P<want>\d+)", change_ranks),
+    Edit(r"in the equation \((?P<want>\d+)\) does not match the number of dimensions \((?P<have>\d+)\)", change_ranks),
+    Edit(r"same number of dimensions: got (?P<have>\d+) and (?P<want>\d+)", change_ranks),
+    Edit(r"\(expected (?:at least )?(?P<want>\d+), got (?P<have>\d+)\)", change_ranks),
+    Edit(r"[Ww]rong shape: expected (?P<want>\d+) dims\. Received (?P<have>\d+)-dim", change_ranks),
+    Edit(r"values to unpack \(expected (?P<want>\d+)", change_ranks),
+    Edit(r"(?:but got |for tensor of dimension )(?P<most>\d+)(?:\)|$)", change_ranks),
+    Edit(r"(?P<want>\d)-?D\b(?!.* got .*\d-?D)", change_ranks),
+    Edit(r"(?P<want>\d)-?D\b", change_ranks),
+    Edit(r"(?P<alike>does not match the shape of|must match the size of tensor|with a bool tensor is)", other_sizes),
     Edit(r"None|missing|must be (specified|provided|given|set)|required|expected|assert", add_input),
     Edit(r"long|int64|indices|one_hot|integer|'index'|int |Long", partial(change_kind, kind=INDEX)),
     Edit(r"[Ff]loat|dtype|complex", partial(change_kind, kind=FLOAT)),
@@ -453,10 +469,11 @@ def list_edits(at: FailedCall) -> Iterator[tuple[str, Inputs | Arguments]]:
     # No other size supplies what is read by name.
     by_name = lack is not None and lack.holder != "NoneType" and not hasattr(torch.Tensor, str(lack.name))
     for message, edit in EDITS:
-        if (by_name and edit not in (add_read, choose_other)) or not re.search(message, text, re.MULTILINE):
+        if by_name and edit not in (add_read, choose_other):
             continue
-        name = getattr(edit, "__name__", "change_kind")
-        for item in edit(at):
+        stated = re.search(message, text, re.MULTILINE)
+        for item in edit(at, stated) if stated is not None else ():
+            name = getattr(edit, "__name__", "change_kind")
             if isinstance(item, dict):
                 fresh = {**at.texts, **item}
                 if fresh != at.texts:
