@@ -30,6 +30,7 @@ from extract.arguments.values import (
 )
 
 _MAX_TRIES = 70  # from one start
+_OTHER_TURNS = 4  # of so many tries, one has another module where inputs may be wrong, too
 _SECONDS = 1.0  # of CPU time for one attempt
 _MAX_ELEMENTS = 500_000  # in all inputs together, after a repair
 _MAX_AT_START = 8_000_000
@@ -108,13 +109,15 @@ class Search:
         # Of equal ranks, the earliest is tried first; states themselves are never compared.
         counter = itertools.count()
         heap: list[tuple[tuple[int, ...], int, State]] = [((0,), next(counter), start)]
+        others: list[tuple[tuple[int, ...], int, State]] = []
         fresh: Iterator[State] = iter(())  # first inputs of the module that got furthest
         current: Arguments | None = None
         idle = 0
         for turn in range(_MAX_TRIES):
             # Every third try is a new start, so that edits of a bad one cannot use up all tries.
             state = next(fresh, None) if turn % 3 == 0 or not heap else None
-            state = heapq.heappop(heap)[2] if state is None and heap else state
+            queue = others if others and (not heap or turn % _OTHER_TURNS == 1) else heap
+            state = heapq.heappop(queue)[2] if state is None and queue else state
             budget = self.constructor.budget
             if state is None or idle > self._patience or min(budget.forwards, budget.constructions) <= 0:
                 return
@@ -147,7 +150,8 @@ class Search:
                 if built is not None and state.arguments != current:
                     fresh, current = self._list_starts(state), state.arguments
             for item in self._edit(state, failure, built):
-                heapq.heappush(heap, (rank, next(counter), item))
+                constructs = built is not None and item.arguments != state.arguments
+                heapq.heappush(others if constructs else heap, (rank, next(counter), item))
 
     def _edit(self, state: State, failure: AttemptError, built: Constructed | None) -> Iterator[State]:
         """Yield other calls to try after a failure."""
