@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 42_041,
+    "lines of code": 42_045,
     "files of code": 255,
     "lines of tests and their cases": 42_860,
     "lines of benchmarks": 4_840,
-    "words of documents": 14_393,
+    "words of documents": 14_403,
     "commands": 26,
     "options": 133,
 }
