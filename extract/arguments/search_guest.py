@@ -5,6 +5,7 @@ import functools
 import inspect
 import math
 import mimetypes
+import ssl
 import sys
 import time
 import types
@@ -78,10 +79,11 @@ def search_arguments(payload: dict[str, Any]) -> dict[str, Any]:
 def disable_denied() -> None:
     """Disable what the sandbox does not allow, or where nothing comes of it.
 
-    These are `torch.compile`'s processes, reading the machine's tables of types, and sleeping.
+    These are `torch.compile`'s processes, reading the machine's tables of types and its certificates, and sleeping.
     """
     torch.compile = _return_unchanged
     mimetypes.knownfiles.clear()
+    ssl._create_default_https_context = ssl._create_unverified_context  # of connections that are refused
     time.sleep = _return_unchanged  # what somebody waits for, such as the next try of a download, never comes
 
 
@@ -127,11 +129,11 @@ def _load_companion(item: CompanionCode, index: int) -> Any:
     module.__file__ = str(path)
 
     def execute() -> None:
-        tree, text = ast.parse(code), inspect.getsource(block)
+        tree, lines, text = ast.parse(code), code.splitlines(), inspect.getsource(block)
         for node in list(tree.body):
             # An instance of a class is not one of another class with the same text.
             known = vars(block).get(node.name) if isinstance(node, ast.ClassDef) else None
-            if isinstance(known, type) and (ast.get_source_segment(code, node) or code) in text:
+            if isinstance(known, type) and "\n".join(lines[node.lineno - 1 : node.end_lineno]) in text:
                 tree.body.remove(node)
                 setattr(module, known.__name__, known)
         exec(compile(tree, str(path), "exec", dont_inherit=True), vars(module))  # noqa: S102 - inside the sandbox

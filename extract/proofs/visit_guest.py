@@ -85,7 +85,6 @@ def visit_block(request: BlockUses) -> dict[str, object]:
         if not isinstance(traced, Failure):
             proposed = [shapes for shapes in traced.propose_sizes() if shapes not in (*sizes, traced.shapes)]
         del traced
-        gc.collect()  # the watch looks at all living objects
     else:
         _prepare(request)
     uses = _watch(replace(request, sizes=[*sizes, *proposed]))
