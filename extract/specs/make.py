@@ -168,7 +168,9 @@ def find_repeat(text: str, source: Sequence[str], limit: int = LIMIT) -> list[st
     """Return the first `limit` consecutive tokens of the source that the text repeats, or None."""
     tokens = split_tokens(text)
     runs = {tuple(tokens[start : start + limit]) for start in range(len(tokens) - limit + 1)}
-    windows = (tuple(source[start : start + limit]) for start in range(len(source) - limit + 1))
+    firsts = {run[0] for run in runs}  # a source has thousands of tokens
+    starts = (start for start, token in enumerate(source[: len(source) - limit + 1]) if token in firsts)
+    windows = (tuple(source[start : start + limit]) for start in starts)
     return next((list(run) for run in windows if run in runs), None)
 
 
