@@ -23,7 +23,7 @@ from scipy.cluster.hierarchy import DisjointSet
 from curate.compute.graphs import build_payload
 from curate.compute.runs import NetFailure, open_box, read_answer, read_parameters
 from lemur_core.sandbox import Limits
-from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.sandbox.stage import SandboxStage
 from manifests.folders.kinds import SNAPSHOT
 
 _SIZES = (32, 64, 128)  # of images, tried before the size of the trace: the same computation for less
@@ -63,7 +63,7 @@ JUDGE = SandboxStage[NetNumbers | NetFailure](
     "benchmarks.twins_entry:judge",
     NetNumbers | NetFailure,
     Limits(wall_seconds=900, cpu_seconds=120, memory_bytes=8 * 2**30),
-    Retries.NONE,
+    retries=False,
     label="numbers",
     unit="networks",
 )

@@ -39,7 +39,7 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError
 from lemur_core.sandbox import Job, Limits, Outcome
 from lemur_core.sandbox.cached import SharedSandbox
-from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.sandbox.stage import SandboxStage
 from lemur_core.source.quality import code_quality
 from manifests.records import drop_outcomes
 from train.data import Cifar10, count_images
@@ -91,7 +91,7 @@ class CheckFailure:
 
 
 Answer = CheckFigures | CheckFailure
-CHECK = SandboxStage[Answer]("train.model.check_guest:run_check", Answer, Limits(), Retries.NONE)
+CHECK = SandboxStage[Answer]("train.model.check_guest:run_check", Answer, Limits(), retries=False)
 
 
 def open_box(dataset: Cifar10, resources: Resources) -> SharedSandbox:

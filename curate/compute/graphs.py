@@ -29,7 +29,7 @@ from lemur_core.graphs.graph import Graph, unpack
 from lemur_core.graphs.identity import IDENTITIES, compute_identities, identities
 from lemur_core.sandbox import META_PRELOAD, Job, Limits, Status
 from lemur_core.sandbox.server.received import inflate
-from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.sandbox.stage import SandboxStage
 from manifests.records import Agreement, Behavior, GraphRow
 
 #: How Python names a module that is missing.
@@ -140,7 +140,7 @@ MEASURE = SandboxStage[NetBehavior | NetFailure](
     "lemur_core.graphs.networks.behavior:measure_behavior",
     NetBehavior | NetFailure,
     Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=8 * 2**30),
-    Retries.NONE,
+    retries=False,
     label="behavior",
     unit="networks",
 )

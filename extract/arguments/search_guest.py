@@ -83,7 +83,7 @@ def disable_denied() -> None:
     """
     torch.compile = _return_unchanged
     mimetypes.knownfiles.clear()
-    ssl._create_default_https_context = ssl._create_unverified_context  # of connections that are refused
+    ssl._create_default_https_context = ssl._create_unverified_context  # type: ignore[assignment]
     time.sleep = _return_unchanged  # what somebody waits for, such as the next try of a download, never comes
 
 

@@ -45,7 +45,7 @@ from lemur_core.files.workers import available_cores, map_chunks
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Failure, Limits, Status
-from lemur_core.sandbox.stage import Retries, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import SandboxStage, open_sandbox
 from lemur_core.source.quality import find_undefined_names
 from lemur_core.source.text import parse_code
 from manifests.folders.kinds import EXTRACTION, Check, Folder, check_faults, lines_text, run_checks, verify_folder
@@ -435,7 +435,7 @@ RUN_CALL = SandboxStage[Ran | Failure](
     "extract.folder.calls_guest:run_call",
     Ran | Failure,
     Limits(wall_seconds=900, cpu_seconds=60, memory_bytes=6 * 2**30),
-    Retries.NONE,
+    retries=False,
 )
 
 

@@ -11,7 +11,7 @@ from extract.resolve.index import FactsIndex
 from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import CachedSandbox
-from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import SandboxOptions, SandboxStage, open_sandbox
 
 _MAX_TOGETHER = 40  # originals of one package in one process
 _REASON_CHARACTERS = 200
@@ -36,7 +36,7 @@ SIGN_ORIGINALS = SandboxStage[Mapping[str, Theirs]](
     "extract.proofs.equivalence_guest:sign_originals",
     Mapping[str, Theirs],
     Limits(wall_seconds=3600, cpu_seconds=1200, memory_bytes=8 * 2**30),
-    Retries.NONE,
+    retries=False,
 )
 
 

@@ -22,7 +22,7 @@ from lemur_core.files.markdown import plural
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Limits
-from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import read_manifest
 from manifests.provenance.parts import read_requirements
@@ -84,7 +84,7 @@ class RebuildAnswer:
 #: one would reach it again.
 LIMITS = Limits(wall_seconds=3600, cpu_seconds=120, memory_bytes=4 * 2**30)
 REBUILD = SandboxStage[RebuildAnswer](
-    "extract.proofs.rebuild_guest:rebuild_block", RebuildAnswer, LIMITS, Retries.NONE, "rebuilt from specs"
+    "extract.proofs.rebuild_guest:rebuild_block", RebuildAnswer, LIMITS, retries=False, label="rebuilt from specs"
 )
 
 

@@ -14,7 +14,7 @@ from extract.resolve.modules import FOUNDATION
 from extract.specs.make import WorkingCalls
 from lemur_core.files import Json
 from lemur_core.sandbox import Job, Limits, Outcome, Status
-from lemur_core.sandbox.stage import Reply, Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import Reply, SandboxOptions, SandboxStage, open_sandbox
 from manifests.records import Level, Observed
 
 _MAX_ERROR = 400  # characters
@@ -91,7 +91,7 @@ SEARCH_AND_VISIT = replace(
     SEARCH,
     guest="extract.proofs.visit_guest:search_and_visit",
     limits=replace(_SEARCH_LIMITS, cpu_seconds=60),
-    retries=Retries.NONE,
+    retries=False,
 )
 
 

@@ -12,7 +12,7 @@ from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Failure, Limits
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.server.foreign import one_line
-from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import SandboxOptions, SandboxStage, open_sandbox
 
 _CHARACTERS = 300  # of an error
 
@@ -146,11 +146,17 @@ class Visit:
 #: would reach it again.
 LIMITS = Limits(wall_seconds=3600, cpu_seconds=60, memory_bytes=4 * 2**30)
 VISIT = SandboxStage[Visit](
-    "extract.proofs.visit_guest:visit_block", Visit, replace(LIMITS, cpu_seconds=120), Retries.NONE, "runs and graphs"
+    "extract.proofs.visit_guest:visit_block",
+    Visit,
+    replace(LIMITS, cpu_seconds=120),
+    retries=False,
+    label="runs and graphs",
 )
-SIGN = SandboxStage[Signed | Failure]("extract.proofs.visit_guest:sign_results", Signed | Failure, LIMITS, Retries.NONE)
+SIGN = SandboxStage[Signed | Failure](
+    "extract.proofs.visit_guest:sign_results", Signed | Failure, LIMITS, retries=False
+)
 TRACE = SandboxStage[BlockGraphs | Failure](
-    "extract.proofs.trace_guest:trace_block", BlockGraphs | Failure, LIMITS, Retries.NONE
+    "extract.proofs.trace_guest:trace_block", BlockGraphs | Failure, LIMITS, retries=False
 )
 
 

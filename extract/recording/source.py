@@ -20,7 +20,7 @@ from lemur_core.files.markdown import make_visible
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import Store
 from lemur_core.sandbox.runtime import find_further
-from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import SandboxOptions, SandboxStage, open_sandbox
 
 ArgumentsFrom = Literal["default", "recorded", "guessed above", "call site", "search"]
 _INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
@@ -75,9 +75,9 @@ RECORD_SOURCE = SandboxStage[SourceCalls](
     "extract.recording.source_guest:record_source",
     SourceCalls,
     Limits(wall_seconds=3600, cpu_seconds=600, memory_bytes=8 * 2**30),
-    Retries.NONE,
-    "recorded calls",
-    "sources",
+    retries=False,
+    label="recorded calls",
+    unit="sources",
 )
 
 

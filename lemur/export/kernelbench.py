@@ -42,7 +42,7 @@ from extract.specs.make import (
 from extract.specs.outline import read_outline
 from lemur.export.attack_guest import Attacked, Problem
 from lemur_core.files.workers import available_cores
-from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.tables import read_rows
 from manifests.records import Block, Case, KernelProblem
 
@@ -94,7 +94,7 @@ ATTACK = SandboxStage[Attacked | str](
     "lemur.export.attack_guest:attack",
     Attacked | str,
     RUN_CALL.limits,
-    Retries.NONE,
+    retries=False,
     label="trivial answers",
 )
 

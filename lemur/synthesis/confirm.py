@@ -23,14 +23,14 @@ from lemur_core.files.atomic import atomic_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.sandbox import Limits
 from lemur_core.sandbox.cached import CachedSandbox
-from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.sandbox.stage import SandboxStage
 
 #: Up to 200 batches are trained. CPU time and memory are the effective limits: the load of the machine changes nothing.
 CONFIRM = SandboxStage[ScoreChange | BrokenNetwork](
     "lemur.synthesis.learning_guest:train_briefly",
     ScoreChange | BrokenNetwork,
     Limits(wall_seconds=3600, cpu_seconds=480, memory_bytes=6 * 2**30),
-    Retries.NONE,
+    retries=False,
 )
 
 _RUNS = 2  # processes for each network

@@ -15,7 +15,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
-from enum import Enum, auto
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -48,13 +47,6 @@ Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 
 _FAULT_CHARACTERS = 200
-
-
-class Retries(Enum):
-    """When a job runs a second time."""
-
-    TRANSIENT = auto()  # jobs that a busy machine may have ended: alone, after pauses, as the sandbox is configured
-    NONE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +82,7 @@ class SandboxStage(Generic[Answer]):
         guest: the function that runs in the sandbox, as in `Job.entry`.
         answer: the type of its answers: a dataclass, a union of them, or any type that pydantic knows.
         limits: the limits of one job.
+        retries: run jobs again that a busy machine may have ended: alone, after pauses, as the sandbox is configured.
         label: the label of the progress; if it is empty, no progress is shown.
         unit: the noun for the items that the progress counts.
     """
@@ -97,7 +90,7 @@ class SandboxStage(Generic[Answer]):
     guest: str
     answer: Any
     limits: Limits
-    retries: Retries = Retries.TRANSIENT
+    retries: bool = True
     label: str = ""
     unit: str = "blocks"
 
@@ -125,7 +118,7 @@ class SandboxStage(Generic[Answer]):
 
     def run_jobs(self, box: CachedSandbox, jobs: Iterable[Job]) -> Iterator[Reply[Answer]]:
         """Yield the replies of jobs, which are taken from the iterable one by one as the sandbox needs them."""
-        return map(self.read, box.run(jobs, retries=self.retries is Retries.TRANSIENT))
+        return map(self.read, box.run(jobs, retries=self.retries))
 
     def run_groups(
         self,

@@ -16,7 +16,7 @@ from lemur_core.files import Json
 from lemur_core.files.errors import UserError, missing_name
 from lemur_core.sandbox import PRELOAD, Job, Limits, Outcome
 from lemur_core.sandbox.cached import CachedSandbox, is_transient
-from lemur_core.sandbox.stage import Retries, SandboxOptions, SandboxStage, open_sandbox
+from lemur_core.sandbox.stage import SandboxOptions, SandboxStage, open_sandbox
 from lemur_core.source.text import parse_expression
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.tables import CHECK_ERRORS, describe, read_table, read_text
@@ -195,8 +195,8 @@ class Answer:
 
 
 #: Probe a filler in its slot; probe an assembled network.
-PROBE = SandboxStage[Answer]("train.compose.probe_guest:probe_filler", Answer, LIMITS, Retries.NONE)
-NETWORK = SandboxStage[Answer]("train.compose.probe_guest:probe_network", Answer, LIMITS, Retries.NONE)
+PROBE = SandboxStage[Answer]("train.compose.probe_guest:probe_filler", Answer, LIMITS, retries=False)
+NETWORK = SandboxStage[Answer]("train.compose.probe_guest:probe_network", Answer, LIMITS, retries=False)
 
 
 def open_prober(*, unsafe: bool = False, jobs: int = 1) -> CachedSandbox:

@@ -18,7 +18,7 @@ from lemur_core.sandbox import PRELOAD as COMMON
 from lemur_core.sandbox import Job, Limits, Outcome, Status
 from lemur_core.sandbox.cached import SharedSandbox
 from lemur_core.sandbox.server.processes import remove_folder
-from lemur_core.sandbox.stage import Retries, SandboxStage
+from lemur_core.sandbox.stage import SandboxStage
 from manifests.folders.kinds import Check
 from manifests.folders.manifest import Stopwatch, read_manifest
 from manifests.records import TrainingRecord
@@ -49,7 +49,7 @@ from train.runs.run_folder import (
 )
 
 #: Its limits are those of the resources of each run.
-TRAIN = SandboxStage[TrainingReport]("train.runs.loop:train", TrainingReport, Limits(), Retries.NONE)
+TRAIN = SandboxStage[TrainingReport]("train.runs.loop:train", TrainingReport, Limits(), retries=False)
 PRELOAD = (*COMMON, "torchvision.transforms.v2")
 
 _CHECKPOINTS = 2  # their form; increase it when what the loop keeps in them changes

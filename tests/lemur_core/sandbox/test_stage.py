@@ -9,7 +9,7 @@ import pytest
 
 from lemur_core.sandbox import Failure, Limits, Outcome, Status, cached
 from lemur_core.sandbox.cached import CachedSandbox
-from lemur_core.sandbox.stage import Reply, Retries, SandboxStage
+from lemur_core.sandbox.stage import Reply, SandboxStage
 from tests.builders.suites import table
 
 GUEST = "lemur_core.sandbox.net:run_network"
@@ -35,8 +35,8 @@ class Answered:
     steps: Mapping[str, Step]
 
 
-STAGE = SandboxStage[Answered | Failure](GUEST, Answered | Failure, Limits(), Retries.NONE)
-GROUPS = SandboxStage[Mapping[str, int | Failure]](GUEST, Mapping[str, int | Failure], Limits(), Retries.NONE)
+STAGE = SandboxStage[Answered | Failure](GUEST, Answered | Failure, Limits(), retries=False)
+GROUPS = SandboxStage[Mapping[str, int | Failure]](GUEST, Mapping[str, int | Failure], Limits(), retries=False)
 WAITED = Outcome("", Status.TIMEOUT, error="used almost no CPU for 30 seconds", waited=True)
 GOOD = {"level": "ran", "seconds": 1, "steps": {"eval": {"lines": [3, 4]}}}
 
@@ -89,10 +89,10 @@ def test_a_job_without_an_answer(guest: Any) -> None:
 
 
 @table(__file__, "stage.md", "Retries", globals())
-def test_retries(guest: Any, monkeypatch: pytest.MonkeyPatch, retries: Retries, status: Any, runs: int) -> None:
+def test_retries(guest: Any, monkeypatch: pytest.MonkeyPatch, retries: bool, status: Any, runs: int) -> None:
     monkeypatch.setattr(cached, "time", SimpleNamespace(sleep=lambda _seconds: None))
     guest.answers["x"] = status
-    stage = SandboxStage[Answered](GUEST, Answered, Limits(), retries)
+    stage = SandboxStage[Answered](GUEST, Answered, Limits(), retries=retries)
     with CachedSandbox() as box:
         (reply,) = stage.run(box, {"a": Question("x")})
         (again,) = stage.run(box, {"a": Question("x")})
