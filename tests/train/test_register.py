@@ -13,6 +13,7 @@ import torch
 from lemur_core.files.errors import UserError
 from tests.builders.suites import read_table, table
 from tests.builders.training import RECIPE, TINY, history, made_up_record, write_run
+from train.cli import register_
 from train.model.contract import lemur_digest, lemur_name
 from train.runs.register import RegistrationCounts, register
 from train.runs.run_folder import why_refused
@@ -190,31 +191,34 @@ def test_with_a_checkout_networks_have_certificates(
     name = f"tiny-{certificate(TINY)}"
     assert register([folder], db=db, checkout=checkout) == RegistrationCounts(3, 0, ())
     assert rows(db, "SELECT name, code, id FROM nn") == [(name, TINY, certificate(TINY))]
-    for key, *values in rows(
-        db, "SELECT id, transform, prm, task, dataset, metric, nn, epoch, duration, accuracy FROM stat"
-    ):
+    columns = "id, transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
+    for key, *values in rows(db, f"SELECT {columns} FROM stat"):
         assert (key, values[5]) == (lemur_digest(values), name)
-    with pytest.raises(UserError, match=r"not the digest of its code; pass the checkout of LEMUR"):
-        register([folder], db=db)
     assert "certificate of" not in capsys.readouterr().err
 
     # What LEMUR's head takes for the same network: in other words, under another name; and code of no certificate.
-    change(db, f"INSERT INTO nn VALUES ('broken', 'def', '{lemur_digest('def')}')")
     spelled = TINY.replace("inputs", "sample") + "# the same\n"
     assert certificate(spelled) == certificate(TINY)
+    change(db, "INSERT INTO nn (rowid, name, code, id) SELECT 0, 'first', code || '#', id FROM nn")
+    change(db, f"INSERT INTO nn VALUES ('broken', 'def', '{lemur_digest('def')}')")
     twins = [
         write_run(folder.with_name("spelled"), spelled, seed=8),
         write_run(folder.with_name("named"), TINY, name="other", seed=9),
     ]
-    new = write_run(folder.with_name("new"), TINY.replace("16, 32, 64", "8, 16, 32"))
-    done = register([*twins, new], db=db, checkout=checkout)
-    lines = tuple(f"{run}: has the certificate of {name}: its trials are added to {name}" for run in twins)
+    new = TINY.replace("16, 32, 64", "8, 16, 32")
+    done = register([*twins, write_run(folder.with_name("new"), new)], db=db, checkout=checkout)
+    to = zip(twins, (name, "first"), strict=True)
+    lines = tuple(f"{run}: has the certificate of {stored}: its trials are added to {stored}" for run, stored in to)
     assert done == RegistrationCounts(9, 0, (), lines)
     assert [line for line in capsys.readouterr().err.splitlines() if "certificate of" in line] == list(lines)
-    assert rows(db, f"SELECT code, COUNT(*) FROM nn JOIN stat ON nn = name WHERE name = '{name}'") == [(TINY, 9)]
-    assert rows(db, "SELECT COUNT(*) FROM nn") == [(3,)]
+    assert rows(db, "SELECT name, code FROM nn ORDER BY rowid") == [
+        ("first", TINY + "#"), (name, TINY), ("broken", "def"), (f"tiny-{certificate(new)}", new)
+    ]  # fmt: skip
+    counts = {name: 6, "first": 3, f"tiny-{certificate(new)}": 3}
+    assert dict(rows(db, "SELECT nn, COUNT(*) FROM stat GROUP BY nn")) == counts
     before = dump(db)
-    assert register(twins, db=db, checkout=checkout) == RegistrationCounts(0, 6, (), lines)
+    register_([twins[0]], db, checkout, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"added": 0, "present": 3, "failed": [], "attached": [lines[0]]}
     assert dump(db) == before
 
 

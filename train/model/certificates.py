@@ -1,6 +1,6 @@
 """The certificate by which LEMUR's head names a network, computed in the sandbox by the file of a checkout of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -27,13 +27,14 @@ class _Program:
     code: str
 
 
-def compute_certificates(arch_uid: str, codes: Mapping[str, str], *, unsafe: bool) -> dict[str, str | None]:
-    """Return the certificates of codes by key: 32 hexadecimal digits; None where LEMUR's file fails.
+def compute_certificates(arch_uid: str, codes: Iterable[str], *, unsafe: bool) -> dict[str, str | None]:
+    """Return the certificate of each code: 32 hexadecimal digits; None where LEMUR's file fails.
 
     Args:
         arch_uid: the text of that file.
         unsafe: run it without the sandbox.
     """
-    programs = {key: _Program(f"{arch_uid}\nanswer = arch_uid({code!a})\n") for key, code in codes.items()}
+    texts = list(dict.fromkeys(codes))
+    programs = {str(at): _Program(f"{arch_uid}\nanswer = arch_uid({code!a})\n") for at, code in enumerate(texts)}
     with CachedSandbox(entries=[_CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
-        return {reply.key: reply.answer for reply in _CERTIFY.run(box, programs)}
+        return {texts[int(reply.key)]: reply.answer for reply in _CERTIFY.run(box, programs)}

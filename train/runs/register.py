@@ -42,8 +42,8 @@ _COLUMNS = {
 _STAT = "id, transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
 _WAIT_SECONDS = 30.0
 
-#: All of these networks must have the id of their code.
-_NETWORKS_CHECKED = 100
+#: All of these networks must have the id of their code: a thousand digests take 0.3 s, a hundred certificates 6 s.
+_NETWORKS_CHECKED, _CERTIFICATES_CHECKED = 1_000, 100
 #: Any of these trials must have the id of its values: SQLite may return a number in another form than printed.
 _TRIALS_CHECKED = 100
 
@@ -105,9 +105,11 @@ def register(
         return RegistrationCounts(0, 0, tuple(failed))
     with closing(_connect(path)) as database:
         with _transaction(database, path):
-            stored = _prepare(database, path)
+            stored = _prepare(database, path)[: _CERTIFICATES_CHECKED if arch_uid is not None else None]
         codes = [code for _, _, code, _ in complete] + [code for _, code, _ in stored]
-        ids = _make_ids(codes, arch_uid, unsafe=unsafe)
+        ids: dict[str, str | None] = {code: lemur_digest(code) for code in codes}
+        if arch_uid is not None:
+            ids = compute_certificates(arch_uid, codes, unsafe=unsafe)
         _check_ids(stored, ids, path, certified=arch_uid is not None)
         for folder, prefix, code, trials in complete:
             if (key := ids[code]) is None:
@@ -115,9 +117,11 @@ def register(
                 continue
             name = lemur_name(code, prefix, key)
             with _transaction(database, path):
-                if arch_uid is not None and (twin := _find_twin(database, name, key)) not in (None, (name, code)):
-                    name, code = twin
-                    shown = make_visible(name, 80)
+                query = "SELECT name, code FROM nn WHERE id = ? ORDER BY name <> ?, rowid"
+                twin = database.execute(query, (key, name)).fetchone()
+                if arch_uid is not None and twin not in (None, (name, code)):
+                    name, code = twin  # that of this name, if it has the certificate, else the first
+                    shown = make_visible(str(name), 80)
                     attached.append(f"{folder}: has the certificate of {shown}: its trials are added to {shown}")
                     note(attached[-1])
                 if _add_code(database, "nn", name, code, key) != code:
@@ -126,14 +130,6 @@ def register(
                 new = [_add_trial(database, name, epoch, trial) for epoch, trial in trials.items()]
             added, present = added + sum(new), present + len(new) - sum(new)
     return RegistrationCounts(added, present, tuple(failed), tuple(attached))
-
-
-def _make_ids(codes: Sequence[str], arch_uid: str | None, *, unsafe: bool) -> dict[str, str | None]:
-    """Return the id of each code: its certificate if there is LEMUR's file, None where that fails; else its digest."""
-    if arch_uid is None:
-        return {code: lemur_digest(code) for code in codes}
-    certificates = compute_certificates(arch_uid, {str(at): code for at, code in enumerate(codes)}, unsafe=unsafe)
-    return {code: certificates[str(at)] for at, code in enumerate(codes)}
 
 
 def _read_run(folder: Path) -> tuple[Path, str, str, dict[int, Json]] | str:
@@ -242,13 +238,6 @@ def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Js
     row = (lemur_digest(values), *values)
     database.execute(f"INSERT INTO stat ({_STAT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     return True
-
-
-def _find_twin(database: sqlite3.Connection, name: str, key: str) -> tuple[str, str] | None:
-    """Return name and code of the network with an id: the one of this name, else the first."""
-    query = "SELECT name, code FROM nn WHERE id = ? ORDER BY name <> ?, rowid"
-    row: tuple[str, str] | None = database.execute(query, (key, name)).fetchone()
-    return row
 
 
 def _add_code(database: sqlite3.Connection, table: str, name: str, code: str, key: str = "") -> str:
