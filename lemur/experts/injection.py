@@ -14,6 +14,7 @@ import os
 import pickle
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
@@ -281,7 +284,7 @@ class Codebook(nn.Module):
 
 # -- the router --------------------------------------------------------------------------------------------------------
 
-_ROUNDS = 50  # of k-means; it ends earlier once no center moves
+_ROUNDS = 50  # of k-means
 _WIDTH = 512  # of the vectors of tokens
 
 
@@ -293,29 +296,15 @@ def encode(base: LanguageModel, texts: Sequence[str]) -> Tensor:
 
 
 def cluster_states(states: Tensor, number: int, seed: int) -> Tensor:
-    """Return prototypes: spherical k-means of L2-normalized states, each center of length 1.
+    """Return prototypes: k-means centers of L2-normalized states, each of length 1.
 
     Args: states: (questions, width). Returns: (at most number, width), float32; depends only on these states.
-    Source: k-means++ (Arthur and Vassilvitskii, 2007) for the starts.
     """
-    points = normalize(states.double(), dim=-1)
-    generator = torch.Generator().manual_seed(seed)
-    chosen = [int(torch.randint(len(points), (1,), generator=generator))]
-    while len(chosen) < min(number, len(points)):
-        away = (1 - (points @ points[chosen].T).amax(1)).clamp(min=0)
-        # Only copies of the chosen points are left.
-        if float(away.max()) < 1e-12:
-            break
-        chosen.append(int(torch.multinomial(away, 1, generator=generator)))
-    prototypes = points[chosen]
-    for _ in range(_ROUNDS):
-        nearest = (points @ prototypes.T).argmax(1)
-        sums = torch.zeros_like(prototypes).index_add_(0, nearest, points)
-        moved = torch.where((sums.norm(dim=1) > 1e-12)[:, None], normalize(sums, dim=-1), prototypes)
-        if torch.equal(moved, prototypes):
-            break
-        prototypes = moved
-    return prototypes.float()
+    points = normalize(states.double(), dim=-1).numpy()
+    starts = np.random.default_rng(seed).permutation(np.unique(points, axis=0))[:number]
+    with warnings.catch_warnings(action="ignore"):  # a center that is nearest to no point stays where it is
+        centers, _ = kmeans2(points, starts, iter=_ROUNDS, minit="matrix")
+    return normalize(torch.from_numpy(centers), dim=-1).float()
 
 
 def compare(states: Tensor, prototypes: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -183,7 +183,7 @@ def test_a_further_domain_takes_questions_or_leaves_them(domains: list[Tensor], 
 def test_prototypes_find_the_groups_and_what_is_between_or_far_is_general() -> None:
     ends = torch.eye(4)
     states = torch.cat([end + 0.01 * torch.randn(30, 4, generator=torch.Generator().manual_seed(1)) for end in ends])
-    assert sorted((cluster_states(states, 4, seed=0) @ ends.T).argmax(1).tolist()) == [0, 1, 2, 3]
+    assert set((cluster_states(states, 16, seed=0) @ ends.T).argmax(1).tolist()) == {0, 1, 2, 3}
     assert len(cluster_states(states[:2].repeat(3, 1), 4, seed=0)) == 2
     prototypes = {name: torch.eye(3)[at : at + 1] for at, name in enumerate(("a", "b", GENERAL))}
     cosines = compare(torch.tensor([[1.0, 0.9, 0], [3.0, 0.1, 0]]), prototypes)
