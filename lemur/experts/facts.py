@@ -67,12 +67,21 @@ class DataSettings(_Settings):
 
 
 class Training(_Settings):
-    """A training with AdamW: warm-up over 5 % of the steps, then a cosine to zero."""
+    """A training with AdamW: warm-up over 5 % of the steps, then a cosine to zero. By default, that of an expert."""
 
-    steps: int = Field(default=1000, ge=0)
+    steps: int = Field(default=1500, ge=0)
     batch: Count = 64
     rate: Positive = 1e-3
     decay: float = Field(default=0.01, ge=0)
+
+
+class CodebookTraining(Training):
+    """The same, with the defaults of a codebook."""
+
+    steps: int = Field(default=150, ge=0)
+    batch: Count = 32
+    rate: Positive = 0.1
+    decay: float = Field(default=0, ge=0)
 
 
 class BaseSettings(_Settings):
@@ -89,13 +98,13 @@ class ExpertSettings(_Settings):
 
     model: ModelName | None = None
     rank: int = Field(default=0, ge=0)  # of LoRA's matrices, which are merged at the end; 0 trains all weights
-    training: Training = Training(steps=1500)
+    training: Training = Training()
 
 
 class CodebookSettings(_Settings):
     """Stage II: a vector for each number, which makes the frozen base say it."""
 
-    training: Training = Training(steps=150, batch=32, rate=0.1, decay=0)
+    training: CodebookTraining = CodebookTraining()
 
 
 class RouterSettings(_Settings):

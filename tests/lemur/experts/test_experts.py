@@ -157,6 +157,16 @@ def test_settings_that_are_refused(tmp_path: Path, text: str, message: str) -> N
         load_settings(tmp_path / "wrong.toml")
 
 
+def test_a_table_of_a_training_keeps_the_other_defaults(tmp_path: Path) -> None:
+    (tmp_path / "some.toml").write_text(
+        f"{_DATA}[data.domains]\nalpha = ['alpha']\n[base]\nmodel = 'm'\n"
+        "[expert]\ntraining = {batch = 9}\n[codebook]\ntraining = {batch = 7}\n"
+    )
+    settings = load_settings(tmp_path / "some.toml")
+    assert settings.expert.training == Training(steps=1500, batch=9, rate=1e-3, decay=0.01)
+    assert settings.codebook.training.model_dump() == {"steps": 150, "batch": 7, "rate": 0.1, "decay": 0}
+
+
 def test_questions_are_texts(tmp_path: Path) -> None:
     for text in ("", "[]", "{}", '{"question": 5}', '{"question": "q ?"}\n{"question": " "}', "{"):
         (tmp_path / "rows.jsonl").write_text(text)
