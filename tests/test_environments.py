@@ -99,7 +99,6 @@ def test_every_import_of_the_product_is_declared() -> None:
     foreign = names - {*FLOORS, *sys.stdlib_module_names, "_typeshed"}  # the last is for type checkers
     distributions = {"PIL": "pillow", "yaml": "pyyaml", "kingfisher_sdk": "kingfisher-secret-scanner"}
     assert "pyarrow" in foreign
-    foreign -= {"peft"}  # whoever asks for it is told to install it
     assert {canonicalize_name(distributions.get(name, name)) for name in foreign} - declared == set()
 
 

@@ -260,6 +260,11 @@ def register_(
     db: Annotated[
         Path, typer.Option(metavar="FILE", help="A LEMUR SQLite database; created if missing.", show_default=False)
     ],
+    checkout: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Checkout of LEMUR's head: networks are named by its certificates."),
+    ] = None,
+    unsafe_no_sandbox: Unsafe = False,
     as_json: AsJson = False,
 ) -> None:
     """Add runs to a LEMUR database (nn-dataset 2.1.0); runs that it already holds are left unchanged.
@@ -267,10 +272,9 @@ def register_(
     Examples:
       lemur train register run --db ab.nn.db
     """
-    result = package.register(folders, db=db)
+    result = package.register(folders, db=db, checkout=checkout, unsafe=unsafe_no_sandbox)
     if as_json:
-        counts = {"added": result.added, "present": result.present, "failed": list(result.failed)}
-        print(json.dumps(counts, sort_keys=True))
+        print(json.dumps(asdict(result), sort_keys=True))
     elif result.added or result.present:
         print(f"{db}: {plural(result.added, 'trial')} added, {result.present} there already")
     for line in result.failed:

@@ -30,6 +30,7 @@ from lemur_core.similarity.outline import MAX_CODE_BYTES
 from lemur_core.source.text import parse_code
 from manifests.provenance.licenses import is_permissive, read_head
 from manifests.publish.secrets import find_hits
+from train.model.certificates import ARCH_UID
 from train.model.contract import TRAINER_PARAMETERS, check_contract, lemur_digest
 
 #: What is checked, by the name of the rule in every output.
@@ -290,7 +291,7 @@ def find_untrained(files: Iterable[Statistics], present: Collection[str]) -> Ite
 _RANGE = re.compile(r"(?P<before>[^.\s-][^\s]*?)?(?P<dots>\.{2,3})(?P<after>[^.\s-][^\s]*)?")
 #: Of what lies in LEMUR's own tree, the networks are here; elsewhere every file of Python is one.
 _IN_LEMUR = re.compile(r"(?:.*/)?ab/nn/(?!nn/[^/]+\.py$)", re.DOTALL)
-_CODES, _ARCH_UID = "ab/nn/nn", "ab/nn/util/ArchUID.py"
+_CODES = "ab/nn/nn"
 #: Where LEMUR looks for networks and statistics: what is here, and the folders above, must not lead elsewhere.
 _PLACES = re.compile(r"(?:.*/)?(?:ab(?:/nn)?|(?:ab/nn/nn|stat)(?:/.*)?)", re.DOTALL)
 _LINK = "a symbolic link"
@@ -349,8 +350,8 @@ def _list_path(start: Path, found: Contribution) -> Iterator[tuple[str, bytes | 
     check_plain(start, inside=False)
     for root in (start, *Path(os.path.realpath(start)).parents):
         found.names |= {file.stem for file in (root / _CODES).glob("*.py")}
-        if found.arch_uid is None and (root / _ARCH_UID).is_file():
-            found.arch_uid = _read_file(root / _ARCH_UID).decode("utf-8", "replace")
+        if found.arch_uid is None and (root / ARCH_UID).is_file():
+            found.arch_uid = _read_file(root / ARCH_UID).decode("utf-8", "replace")
     for file in (start, *([] if start.is_symlink() else sorted(start.rglob("*")))):
         if any(part.startswith(".") or part == "__pycache__" for part in file.relative_to(start).parts):
             continue
@@ -409,5 +410,5 @@ def _list_range(shown: str, commits: tuple[str, str, str], found: Contribution) 
             blobs[path] = blob.decode()
     contents = read_blobs(run, sorted(set(blobs.values())))
     yield from ((path, contents[blob]) for path, blob in blobs.items())
-    if run("ls-tree", "--full-tree", commits[0], _ARCH_UID):  # as it was before: it judges what comes
-        found.arch_uid = run("show", f"{commits[0]}:{_ARCH_UID}").decode("utf-8", "replace")
+    if run("ls-tree", "--full-tree", commits[0], ARCH_UID):  # as it was before: it judges what comes
+        found.arch_uid = run("show", f"{commits[0]}:{ARCH_UID}").decode("utf-8", "replace")

@@ -16,7 +16,6 @@ from curate.compute.runs import PRM, TASK_DATASETS
 from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex, Query
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
-from lemur.desk.certificate_guest import Certificate, CodeToCertify
 from lemur.desk.checks import (
     RULES,
     GatedFile,
@@ -33,17 +32,11 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_chunks
-from lemur_core.sandbox import Limits
-from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.runtime import find_absence, option_for
-from lemur_core.sandbox.stage import SandboxStage
 from manifests.folders.manifest import package_versions
+from train.model.certificates import compute_certificates
 from train.model.contract import lemur_digest
 
-#: LEMUR's own file computes the certificate by which its head names networks.
-CERTIFY = SandboxStage[Certificate](
-    "lemur.desk.certificate_guest:certify", Certificate, Limits(), label="certificates", unit="networks"
-)
 _CHUNK = 16  # files in one message to a worker
 _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparameters
 _OTHER = 0.5  # a value in the range of LEMUR's search, for hyperparameters that a network names itself
@@ -125,7 +118,8 @@ def gate(
             near = {neighbor.id for novelty in novelties for neighbor in novelty.nearest}
             for corpus in index.corpora:
                 codes |= corpus.read_codes(near)
-            certificates = _compute_certificates(contribution.arch_uid, codes, unsafe=unsafe)
+            found = compute_certificates(contribution.arch_uid, codes.values(), unsafe=unsafe)
+            certificates = {name: found[code] for name, code in codes.items()}
         for (network, query), novelty in zip(compared, novelties, strict=True):
             network.findings += _judge(novelty, {finding.rule for finding in network.findings})
             network.findings += _judge_certificate(network, query, novelty, certificates)
@@ -197,13 +191,6 @@ def _set_arguments(networks: Sequence[Network], statistics: Sequence[Statistics]
         network.query.prm = prm
 
 
-def _compute_certificates(arch_uid: str, codes: Mapping[str, str], *, unsafe: bool) -> dict[str, str | None]:
-    """Return the certificates of codes by key; None where LEMUR's file fails. Args: arch_uid: the text of the file."""
-    with CachedSandbox(entries=[CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
-        replies = list(CERTIFY.run(box, {key: CodeToCertify(arch_uid, code) for key, code in codes.items()}))
-    return {reply.key: None if reply.answer is None else reply.answer.certificate for reply in replies}
-
-
 def _judge_certificate(
     network: Network, query: Query, novelty: Novelty, certificates: Mapping[str, str | None]
 ) -> Iterator[Refusal]:
@@ -215,7 +202,7 @@ def _judge_certificate(
     twin = next((neighbor.name for neighbor in novelty.nearest if certificates.get(neighbor.id) == own), None)
     if network.certificate not in ("", own):
         either = f"the digest of its code, {lemur_digest(query.code)}, or its certificate by ArchUID.py"
-        yield Refusal("name", f"ends in neither {either}, {own[:40]}")
+        yield Refusal("name", f"ends in neither {either}, {own}")
     elif twin is not None:
         yield Refusal("new", f"has the certificate of {twin}: LEMUR's head would add its statistics to that network")
 

@@ -12,6 +12,7 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,12 +21,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from extract.model.results import wilson
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
-from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent
 from manifests.folders.frame import Page, table
 from manifests.folders.kinds import DECLARED, Check, Folder, Kind, check_faults
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import READ_ERRORS, describe, reading
+from manifests.folders.tables import READ_ERRORS, describe, read_text, reading
 from manifests.records import ExpertAnswer, ExpertFact
 
 GENERAL = "general"
@@ -67,13 +67,21 @@ class DataSettings(_Settings):
 
 
 class Training(_Settings):
-    """A training with AdamW: warm-up over 5 % of the steps, then a cosine to zero."""
+    """A training with AdamW: warm-up over 5 % of the steps, then a cosine to zero. By default, that of an expert."""
 
-    steps: int = Field(default=1000, ge=0)
-    rank: int = Field(default=0, ge=0)  # of LoRA's matrices, merged at the end; 0 trains all weights
+    steps: int = Field(default=1500, ge=0)
     batch: Count = 64
     rate: Positive = 1e-3
     decay: float = Field(default=0.01, ge=0)
+
+
+class CodebookTraining(Training):
+    """The same, with the defaults of a codebook."""
+
+    steps: int = Field(default=150, ge=0)
+    batch: Count = 32
+    rate: Positive = 0.1
+    decay: float = Field(default=0, ge=0)
 
 
 class BaseSettings(_Settings):
@@ -89,13 +97,14 @@ class ExpertSettings(_Settings):
     """Stage I. Without `model`, an expert starts from the base."""
 
     model: ModelName | None = None
-    training: Training = Training(steps=1500)
+    rank: int = Field(default=0, ge=0)  # of LoRA's matrices, which are merged at the end; 0 trains all weights
+    training: Training = Training()
 
 
 class CodebookSettings(_Settings):
     """Stage II: a vector for each number, which makes the frozen base say it."""
 
-    training: Training = Training(steps=150, batch=32, rate=0.1, decay=0)
+    training: CodebookTraining = CodebookTraining()
 
 
 class RouterSettings(_Settings):
@@ -122,9 +131,8 @@ def load_settings(path: Path) -> Settings:
 
     Raises: UserError if it cannot be read, or has an unknown key or a value out of range.
     """
-    check_plain(path)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_text(path))
         settings = Settings.model_validate(values, context=path.absolute().parent)
     except (OSError, ValueError) as error:  # the latter of TOML, UTF-8 and values
         raise UserError(f"{path}: {describe(error)}; pass a TOML file like the one in docs/experts.md") from error
@@ -192,9 +200,8 @@ def write_documents(facts: Iterable[ExpertFact]) -> dict[str, str]:
 
 def read_questions(path: Path) -> list[Json]:
     """Read questions, JSON Lines with `question` and, where it is known, `domain`. Raises: UserError if it is not."""
-    check_plain(path)
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = [json.loads(line) for line in read_text(path).splitlines()]
         asked = [row["question"] for row in rows]
         wrong = [at for at, text in enumerate(asked, start=1) if not isinstance(text, str) or not text.strip()]
     except (*READ_ERRORS, TypeError) as error:
@@ -214,36 +221,29 @@ def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
     """
     domain_of = {source: domain for domain, sources in settings.domains.items() for source in sources}
     pools: dict[str, dict[tuple[str, str], Json]] = {domain: {} for domain in (*settings.domains, GENERAL)}
-    for block in sorted((block for folder in settings.libraries for block in _read_blocks(folder)), key=_by_id):
+    by_id = itemgetter("block")
+    for block in sorted((block for folder in settings.libraries for block in _read_blocks(folder)), key=by_id):
         # Of several versions of a package, one block: questions name no version.
         pools[domain_of.get(block["package"], GENERAL)].setdefault((block["package"], block["name"]), block)
-    facts: list[ExpertFact] = []
+    rows: list[Json] = []
     for domain, pool in pools.items():
         if not pool:
             raise UserError(f"{domain}: the libraries have no block of this domain; name sources that they contain")
         blocks = list(pool.values())
-        chosen = sorted(random.Random(domain).sample(blocks, min(settings.blocks, len(blocks))), key=_by_id)
+        chosen = sorted(random.Random(domain).sample(blocks, min(settings.blocks, len(blocks))), key=by_id)
         held = random.Random(seed).sample(chosen, round(settings.held * len(chosen)))
-        facts += [
-            ExpertFact(
-                **{name: block[name] for name in ("block", "name", "package", "code_sha256")},
-                id=f"{block['block']}#{relation}",
-                domain=domain,
-                relation=relation,
-                answer=str(value),
-                value=value,
-                asked=True,
-                held=block in held,
-            )
-            for block in chosen
-            for relation, value in block["values"].items()
-        ]
+        for block in chosen:
+            shared = {name: block[name] for name in ("block", "name", "package", "code_sha256")}
+            shared |= {"domain": domain, "held": block in held}
+            rows += [shared | {"relation": name, "value": value} for name, value in block["values"].items()]
     scales = {
-        name: _scale([fact.value for fact in facts if fact.relation == name], settings.marks) for name in RELATIONS
+        name: _scale([row["value"] for row in rows if row["relation"] == name], settings.marks) for name in RELATIONS
     }
-    facts = [fact.model_copy(update={"answer": _round(fact.value, scales[fact.relation])}) for fact in facts]
-    rare = _limit_answers(facts, settings.share)
-    facts = [fact.model_copy(update={"asked": fact.id in rare}) for fact in facts]
+    for row in rows:
+        row["id"] = f"{row['block']}#{row['relation']}"
+        row["answer"] = _round(row["value"], scales[row["relation"]])
+    rare = _limit_answers(rows, settings.share)
+    facts = [ExpertFact(**row, asked=row["id"] in rare) for row in rows]
     for domain in pools:
         for is_held, name in ((False, "not held out"), (True, "held out")):
             if not any(fact.asked and fact.held == is_held for fact in facts if fact.domain == domain):
@@ -251,10 +251,6 @@ def read_facts(settings: DataSettings, seed: int) -> list[ExpertFact]:
                     f"{domain}: no question about a block that is {name}; add blocks, or change held or share"
                 )
     return facts
-
-
-def _by_id(block: Json) -> str:
-    return str(block["block"])
 
 
 def _read_blocks(folder: Path) -> Iterator[Json]:
@@ -288,11 +284,11 @@ def _round(value: int, marks: Sequence[int]) -> str:
     return str(min(marks, key=lambda mark: (abs(mark - value), mark)))
 
 
-def _limit_answers(facts: Sequence[ExpertFact], share: float) -> set[str]:
+def _limit_answers(facts: Sequence[Json], share: float) -> set[str]:
     """Return the ids of the facts used in questions: no answer exceeds its share within a domain's relation."""
     groups: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for fact in facts:
-        groups[fact.domain, fact.relation][fact.answer].append(fact.id)
+        groups[fact["domain"], fact["relation"]][fact["answer"]].append(fact["id"])
     kept: set[str] = set()
     for answers in groups.values():
         sizes = [len(ids) for ids in answers.values()]

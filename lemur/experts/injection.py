@@ -8,13 +8,13 @@ through `inputs_embeds`.
 
 import contextlib
 import hashlib
-import inspect
 import json
 import math
 import os
 import pickle
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,9 +23,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 from torch.nn.utils.rnn import pad_sequence
 
 from lemur.experts.facts import (
@@ -106,10 +109,10 @@ def load_model(name: str, option: str) -> tuple[Any, Any]:
     """
     source, gguf = find_model(name, option)
     packed = {} if gguf is None else {"gguf_file": gguf}
-    weights: dict[str, object] = {**packed, "dtype": "float32"} if packed else {"use_safetensors": True}
-    # Newer releases would compute with packed weights where a kernel for them is installed.
-    if packed and hasattr(transformers, "GgufConfig"):
-        weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    weights: Json = {"use_safetensors": True}
+    if packed:
+        # Else it would compute with packed weights where a kernel for them is installed.
+        weights = {**packed, "dtype": "float32", "quantization_config": transformers.GgufConfig(dequantize=True)}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **packed)
         model = transformers.AutoModelForCausalLM.from_pretrained(source, trust_remote_code=False, **weights)
@@ -211,11 +214,9 @@ class LanguageModel:
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -embedded.shape[1] :]
         # As places: for a number of them, torch would copy the head for each row.
         places = torch.arange(embedded.shape[1] - kept, embedded.shape[1])
-        # Newer releases of transformers renamed the argument, and warn of the other name.
-        name = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
         logits: Tensor = self.model(
-            inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=places,
-            **{name: cache},
+            inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=True, cache=cache,
+            logits_to_keep=places,
         ).logits  # fmt: skip
         return logits
 
@@ -234,27 +235,26 @@ def count_shared(rows: Sequence[Tensor]) -> int:
 PLACEHOLDER = "{background}"
 
 
-def write_prompt(question: str, background: str | None = None) -> str:
-    """Return the prompt of a question, with a background text, or with the mark where one is injected.
+def write_prompt(
+    question: str,
+    background: str | None = None,
+    examples: Sequence[tuple[str, str, str]] = (),
+    *,
+    document: bool = False,
+) -> str:
+    """Return the prompt of a question, behind answered examples.
 
     The background comes last: the vectors of all numbers are trained behind one question, which is computed once.
+
+    Args: background: a text, or the mark where a vector is injected. examples: question, document and answer of each,
+        which have backgrounds if the question has: answers, or documents.
     """
-    return f"{question}\nAnswer:" if background is None else f"{question}\nBackground: {background}\nAnswer:"
-
-
-@dataclass(frozen=True, slots=True)
-class FewShot:
-    """Answered examples before each prompt of the base. Args: examples: question, document and answer of each."""
-
-    examples: Sequence[tuple[str, str, str]] = ()
-
-    def prompt(self, question: str, background: str | None = None, *, document: bool = False) -> str:
-        """Return the prompt of a question. The examples have backgrounds if it has: answers, or documents."""
-        lines = []
-        for example, text, answer in self.examples:
-            known = None if background is None else text if document else answer
-            lines.append(f"{write_prompt(example, known)} {answer}\n\n")
-        return "".join([*lines, write_prompt(question, background)])
+    prompt = ""
+    for asked, text, answer in examples:
+        known = None if background is None else text if document else answer
+        prompt += f"{write_prompt(asked, known)} {answer}\n\n"
+    shown = "" if background is None else f"Background: {background}\n"
+    return f"{prompt}{question}\n{shown}Answer:"
 
 
 # -- the codebook ------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class Codebook(nn.Module):
 
 # -- the router --------------------------------------------------------------------------------------------------------
 
-_ROUNDS = 50  # of k-means; it ends earlier once no center moves
+_ROUNDS = 50  # of k-means
 _WIDTH = 512  # of the vectors of tokens
 
 
@@ -296,29 +296,15 @@ def encode(base: LanguageModel, texts: Sequence[str]) -> Tensor:
 
 
 def cluster_states(states: Tensor, number: int, seed: int) -> Tensor:
-    """Return prototypes: spherical k-means of L2-normalized states, each center of length 1.
+    """Return prototypes: k-means centers of L2-normalized states, each of length 1.
 
     Args: states: (questions, width). Returns: (at most number, width), float32; depends only on these states.
-    Source: k-means++ (Arthur and Vassilvitskii, 2007) for the starts.
     """
-    points = normalize(states.double(), dim=-1)
-    generator = torch.Generator().manual_seed(seed)
-    chosen = [int(torch.randint(len(points), (1,), generator=generator))]
-    while len(chosen) < min(number, len(points)):
-        away = (1 - (points @ points[chosen].T).amax(1)).clamp(min=0)
-        # Only copies of the chosen points are left.
-        if float(away.max()) < 1e-12:
-            break
-        chosen.append(int(torch.multinomial(away, 1, generator=generator)))
-    prototypes = points[chosen]
-    for _ in range(_ROUNDS):
-        nearest = (points @ prototypes.T).argmax(1)
-        sums = torch.zeros_like(prototypes).index_add_(0, nearest, points)
-        moved = torch.where((sums.norm(dim=1) > 1e-12)[:, None], normalize(sums, dim=-1), prototypes)
-        if torch.equal(moved, prototypes):
-            break
-        prototypes = moved
-    return prototypes.float()
+    points = normalize(states.double(), dim=-1).numpy()
+    starts = np.random.default_rng(seed).permutation(np.unique(points, axis=0))[:number]
+    with warnings.catch_warnings(action="ignore"):  # a center that is nearest to no point stays where it is
+        centers, _ = kmeans2(points, starts, iter=_ROUNDS, minit="matrix")
+    return normalize(torch.from_numpy(centers), dim=-1).float()
 
 
 def compare(states: Tensor, prototypes: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -390,7 +376,7 @@ def fit(
             losses.append(float(loss.detach()))
             advance(1)
             if time.monotonic() - last > _KEEP_SECONDS:
-                # Of the parameters that are trained: with LoRA, most of a model stays as it is.
+                # Of the parameters that are trained: with `rank`, most of a model stays as it is.
                 weights = {name: parameter.detach() for name, parameter in trained.items()}
                 with atomic_file(checkpoint) as part:
                     torch.save({"module": weights, "optimizer": optimizer.state_dict(), "losses": losses}, part)
@@ -399,6 +385,34 @@ def fit(
     remove_path(checkpoint)
     tail = losses[-max(1, training.steps // 20) :]
     return sum(tail) / max(1, len(tail))
+
+
+class LowRank(nn.Module):
+    """LoRA: a frozen weight plus a product of two small trained matrices, which is 0 at first (arXiv:2106.09685)."""
+
+    def __init__(self, weight: Tensor, rank: int) -> None:
+        super().__init__()
+        rows, columns = weight.shape
+        self.down = nn.Parameter(weight.new_empty(rank, columns).normal_(std=columns**-0.5))
+        self.up = nn.Parameter(weight.new_zeros(rows, rank))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the sum."""
+        return weight + 2 * self.up @ self.down
+
+
+def add_low_rank(model: Any, rank: int, seed: int) -> list[nn.Module]:
+    """Freeze a language model but for low-rank matrices, drawn from a seed, in each layer between embeddings and head.
+
+    Returns: these layers, whose `weight` is parametrized.
+    """
+    torch.manual_seed(seed)
+    model.requires_grad_(requires_grad=False)
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | transformers.pytorch_utils.Conv1D)]
+    layers.remove(model.get_output_embeddings())
+    for layer in layers:
+        register_parametrization(layer, "weight", LowRank(layer.weight, rank))
+    return layers
 
 
 # -- the stages --------------------------------------------------------------------------------------------------------
@@ -462,7 +476,8 @@ class Workspace:
 
     def make_expert(self, domain: str) -> None:
         """Stage I: adapt a model to all facts of a domain, in the training wordings."""
-        training, name = self.settings.expert.training, self.settings.expert.model or self.settings.base.model
+        training, rank = self.settings.expert.training, self.settings.expert.rank
+        name = self.settings.expert.model or self.settings.base.model
 
         def fill(folder: Path, key: str) -> Json:
             expert = self._open(name, "expert.model")
@@ -472,25 +487,17 @@ class Workspace:
                 texts, answers = zip(*(rng.choice(pairs) for _ in range(training.batch)), strict=True)
                 return expert.loss(expert.embed_prompts(list(map(write_prompt, texts))), answers)
 
-            trained = expert.model
-            if training.rank:
-                try:
-                    import peft
-                except ImportError as error:
-                    raise UserError("training.rank: needs peft; pip install peft, or set rank to 0") from error
-                torch.manual_seed(self.settings.seed)
-                low_rank = peft.LoraConfig(r=training.rank, lora_alpha=2 * training.rank, target_modules="all-linear")
-                trained = peft.get_peft_model(expert.model, low_rank)
-            loss = fit(trained, compute_loss, training, label=domain, key=key, seed=self.settings.seed)
-            if training.rank:
-                trained.merge_and_unload()
+            layers = add_low_rank(expert.model, rank, self.settings.seed) if rank else []
+            loss = fit(expert.model, compute_loss, training, label=domain, key=key, seed=self.settings.seed)
+            for layer in layers:
+                remove_parametrizations(layer, "weight")  # the weight stays as it is now
             expert.model.save_pretrained(folder / "model")
             expert.tokenizer.save_pretrained(folder / "model")
             size = sum(parameter.numel() for parameter in expert.model.parameters())
             return {"questions": len(pairs), "loss": round(loss, 6), "parameters": size}
 
         parameters: Json = {"domain": domain, "start": digest_model(name), "dtype": self.settings.base.dtype}
-        parameters |= {"training": training.model_dump()}
+        parameters |= {"rank": rank, "training": training.model_dump()}
         self._build(f"domains/{domain}/expert", EXPERT, parameters, [self.settings.out / "data"], fill)
 
     def make_codebook(self) -> None:
@@ -499,22 +506,18 @@ class Workspace:
 
         def fill(folder: Path, key: str) -> Json:
             language, numbers, texts = self.base, self.numbers, self.training_questions(GENERAL)
-            codebook = Codebook(numbers, language)
-
-            def inject(questions: Sequence[str], numbers: Sequence[str]) -> list[Tensor]:
-                prompts = [self.few_shot.prompt(question, PLACEHOLDER) for question in questions]
-                return list(map(language.inject, prompts, codebook(numbers)))
+            codebook = self.codebook = Codebook(numbers, language)
 
             def compute_loss(rng: random.Random) -> Tensor:
                 # Whatever is asked: so it is learned once, and serves all domains.
                 answers = rng.sample(numbers, min(training.batch, len(numbers)))
-                return language.loss(inject([rng.choice(texts)] * len(answers), answers), answers)
+                return language.loss(self.inject([rng.choice(texts)] * len(answers), answers), answers)
 
             loss = fit(codebook, compute_loss, training, label="codebook", key=key, seed=seed)
             save_file(codebook.state_dict(), folder / _VECTORS)
             held = [held_question(fact) for fact in self.asked(GENERAL) if fact.held]
             with torch.no_grad():
-                answers = language.answers(inject(random.Random(seed).choices(held, k=len(numbers)), numbers))
+                answers = language.answers(self.inject(random.Random(seed).choices(held, k=len(numbers)), numbers))
             repeated = sum(read_number(answer) == number for answer, number in zip(answers, numbers, strict=True))
             return {"numbers": len(numbers), "repeated": repeated, "loss": round(loss, 6)}
 
@@ -622,16 +625,18 @@ class Workspace:
         return language
 
     @cached_property
-    def few_shot(self) -> FewShot:
+    def examples(self) -> list[tuple[str, str, str]]:
         """The examples before each prompt of the base: general facts in training wordings."""
         rng = random.Random(self.settings.seed)
         general = [fact for fact in self.facts if fact.domain == GENERAL and not fact.held]
         texts = write_documents(general)
         candidates = [fact for fact in general if fact.asked]
         chosen = rng.sample(candidates, min(self.settings.base.shots, len(candidates)))
-        return FewShot(
-            [(rng.choice(list_questions(fact, held=False)), texts[fact.block], fact.answer) for fact in chosen]
-        )
+        return [(rng.choice(list_questions(fact, held=False)), texts[fact.block], fact.answer) for fact in chosen]
+
+    def prompt(self, question: str, background: str | None = None, *, document: bool = False) -> str:
+        """Return a prompt of the base; see `write_prompt`."""
+        return write_prompt(question, background, self.examples, document=document)
 
     @cached_property
     def codebook(self) -> Codebook:
@@ -656,12 +661,14 @@ class Workspace:
         return answers
 
     def inject(self, questions: Sequence[str], numbers: Sequence[str | None]) -> list[Tensor]:
-        """Embed questions, each with the vector of the number that its expert answered; plain ones without any."""
-        inputs = self.base.embed_prompts([self.few_shot.prompt(question) for question in questions])
-        for at, (question, number) in enumerate(zip(questions, numbers, strict=True)):
-            if number is not None:
+        """Embed questions, each with the vector of the number that is known of its answer; plain ones without any."""
+        inputs: list[Tensor] = []
+        for question, number in zip(questions, numbers, strict=True):
+            if number is None:
+                inputs += self.base.embed_prompts([self.prompt(question)])
+            else:
                 (vector,) = self.codebook([read_number(number) or "0"])
-                inputs[at] = self.base.inject(self.few_shot.prompt(question, PLACEHOLDER), vector)
+                inputs.append(self.base.inject(self.prompt(question, PLACEHOLDER), vector))
         return inputs
 
     def _open(self, name: str, option: str) -> LanguageModel:
@@ -682,7 +689,7 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
     Returns: all answers; and how many questions of no domain (`ELSEWHERE`) the router sends to general.
     Raises: UserError if a stage has not been built.
     """
-    base, few_shot, least = workspace.base, workspace.few_shot, workspace.settings.router.least
+    base, prompt, least = workspace.base, workspace.prompt, workspace.settings.router.least
     prototypes, known = workspace.prototypes(domains), write_documents(workspace.facts)
     # Prototypes saw none of these blocks.
     facts = {name: [fact for fact in workspace.asked(name) if fact.held] for name in (*domains, GENERAL)}
@@ -716,7 +723,7 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
             rows.append(row)
 
     for domain, texts in questions.items():
-        record("closed", domain, base.embed_prompts(list(map(few_shot.prompt, texts))))
+        record("closed", domain, base.embed_prompts(list(map(prompt, texts))))
     for domain in domains:
         texts, own = questions[domain], [numbers[text, domain] for text in questions[domain]]
         record("oracle", domain, workspace.inject(texts, own), [domain] * len(own))
@@ -725,10 +732,10 @@ def evaluate(workspace: Workspace, domains: Sequence[str]) -> tuple[list[ExpertA
             turn = random.Random(f"{workspace.settings.seed} {domain}").randrange(1, len(own))
             record("shuffled", domain, workspace.inject(texts, own[-turn:] + own[:-turn]), [domain] * len(own))
         shown = [known[fact.block] for fact in facts[domain]]
-        prompts = [few_shot.prompt(text, document, document=True) for text, document in zip(texts, shown, strict=True)]
+        prompts = [prompt(text, document, document=True) for text, document in zip(texts, shown, strict=True)]
         record("told", domain, base.embed_prompts(prompts))
         record("expert", domain, (), answers=own)
-        record("expert as text", domain, base.embed_prompts(list(map(few_shot.prompt, texts, own))))
+        record("expert as text", domain, base.embed_prompts(list(map(prompt, texts, own))))
     for domain, texts in questions.items():
         injected = [numbers.get(pair) for pair in zip(texts, routed[domain], strict=True)]
         record("routed", domain, workspace.inject(texts, injected), routed[domain])
@@ -753,7 +760,7 @@ def answer_questions(folder: Path, questions: Sequence[str]) -> list[Json]:
         pairs = list(zip(questions, route(cosines, settings.router.least), strict=True))
         numbers = workspace.ask_experts(pairs)
         answers = base.answers(workspace.inject(questions, list(map(numbers.get, pairs))))
-        without = base.answers(base.embed_prompts(list(map(workspace.few_shot.prompt, questions))))
+        without = base.answers(base.embed_prompts(list(map(workspace.prompt, questions))))
     return [
         {
             "question": question,

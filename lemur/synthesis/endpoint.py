@@ -40,7 +40,7 @@ _MAX_TOKENS = 2**31  # of a prompt or an answer
 _FINISH = re.compile(r"[a-z_]{1,40}")
 _TEMPORARY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _REFUSED = frozenset({401, 403, 404, 405})  # the next request would be refused, too
-_LONGEST_PAUSE = 60.0  # seconds
+_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds, before the first retry and at most; each is twice the one before
 _SECRET = 16  # characters; a shorter key is a placeholder, and may be a word of an answer
 
 
@@ -63,16 +63,12 @@ class Answer:
 
 
 class Endpoint:
-    """A model by its name at an endpoint.
+    """A model by its name at an endpoint. Raises: UsageError if the address is invalid."""
 
-    Args: pause: seconds before the first retry; doubles with each retry.
-    Raises: UsageError if the address is invalid.
-    """
-
-    def __init__(self, model: str, service: Service, sampling: Sampling, *, pause: float = 1.0) -> None:
+    def __init__(self, model: str, service: Service, sampling: Sampling) -> None:
         self._address = find_address(service)
         self._body: Json = {"model": model, **asdict(sampling)}
-        self._service, self._pause = service, pause
+        self._service = service
         self._key = os.environ.get(service.key_name) or ""
 
     def ask(self, requests: Sequence[Request]) -> list[Answer]:
@@ -109,7 +105,7 @@ class Endpoint:
 
     async def _ask(self, client: httpx2.AsyncClient, body: Json) -> Answer:
         """Return the answer to one request, which is repeated while that may help."""
-        pause = self._pause
+        pause = _PAUSE
         for retries_left in reversed(range(self._service.retries + 1)):
             try:
                 return await self._post(client, body)

@@ -6,7 +6,7 @@ No code of the networks is executed here.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from curate.sources.folders import RECORDS
 from extract.model.results import wilson
 from lemur_core.files import Json
 from lemur_core.files.atomic import write_text
-from lemur_core.files.markdown import code_span, count, plain, plural, table
+from lemur_core.files.markdown import code_span, count, plural
 from manifests.folders.cards import CODE_RISK, Card, Disclosure
+from manifests.folders.frame import Cell, Page, settings, table
 from manifests.folders.kinds import SYNTHESIS, Check, Folder, check_faults
 from manifests.folders.manifest import Manifest
 from manifests.folders.tables import write_table, write_tables
@@ -32,23 +33,16 @@ PARAMETERS: Json = PRM | {"transform": "norm_32_flip", "batch": 64}
 
 _ATTEMPTS, _NETS = "attempts.parquet", "nets"
 _FAULTS = 12  # in the report
-_CHARACTERS = 160  # of a fault there
 
 
-def write_contents(
-    folder: Path,
-    attempts: Sequence[SynthesisAttempt],
-    networks: Sequence[Synthesized],
-    parameters: Mapping[str, object],
-) -> None:
-    """Write the tables, the files of the networks and the report."""
+def write_contents(folder: Path, attempts: Sequence[SynthesisAttempt], networks: Sequence[Synthesized]) -> None:
+    """Write the tables and the files of the networks."""
     (folder / _NETS).mkdir(parents=True)
     for network in networks:
         write_text(folder / _NETS / f"{network.nn}.py", network.nn_code)
     write_table(folder / _ATTEMPTS, arrow_schema(SynthesisAttempt), (attempt.model_dump() for attempt in attempts))
     rows = [network.model_dump() for network in networks]
     write_tables(folder / RECORDS, "train", Synthesized, rows, len(rows))
-    write_text(folder / "report.md", _report(attempts, parameters))
 
 
 def derive_columns(code: str | None, failed: str | None) -> Json:
@@ -101,34 +95,30 @@ def _last_answers(attempts: Sequence[SynthesisAttempt]) -> list[SynthesisAttempt
     return list({attempt.attempt: attempt for attempt in attempts}.values())
 
 
-def _report(attempts: Sequence[SynthesisAttempt], parameters: Mapping[str, object]) -> str:
-    first, last = [attempt for attempt in attempts if attempt.round == 0], _last_answers(attempts)
-    rows = []
+def _overview(folder: Path, manifest: Manifest) -> Page:
+    """Return the report: the answers that pass each step, at first and after repair, and the commonest faults."""
+    attempts = list(KIND.rows(folder, SynthesisAttempt))
+    groups = [attempt for attempt in attempts if attempt.round == 0], _last_answers(attempts)
+    rows: list[Sequence[Cell]] = []
     for number, step in enumerate(STEPS):
-        cells = [step]
-        for group in (first, last):
-            reached = [attempt for attempt in group if number <= len(attempt.passed)]
-            cells.append(f"{sum(step in attempt.passed for attempt in reached)} of {len(reached)}")
-        rows.append(cells)
-    solved, mended = (sum(attempt.failed is None for attempt in group) for group in (first, last))
-    low, high = wilson(mended, len(last))
-    counts = count_attempts(attempts)
-    lines = [
-        f"# Synthesis by {code_span(attempts[0].model)}",
-        "",
-        f"{plural(len(last), 'attempt')}, {plural(len(attempts), 'answer')}: **{mended} accepted** ({low:.1%} to"
+        reached = [[attempt for attempt in group if number <= len(attempt.passed)] for group in groups]
+        rows.append([step, *(f"{sum(step in one.passed for one in group)} of {len(group)}" for group in reached)])
+    solved, mended = (sum(attempt.failed is None for attempt in group) for group in groups)
+    low, high = wilson(mended, len(groups[1]))
+    counts = manifest.counts
+    faults = Counter((one.failed, (one.error or "").partition("\n")[0]) for one in groups[1] if one.failed is not None)
+    lead = (
+        f"{plural(counts['attempts'], 'attempt')}, {plural(len(attempts), 'answer')}: {mended} accepted ({low:.1%} to"
         f" {high:.1%}, a 95 % Wilson interval); {solved} at the first answer, so repair gains {mended - solved}."
-        f" {count(counts['prompt_tokens'])} tokens of prompts, {count(counts['answer_tokens'])} of answers.",
-        "",
-        "Through each step, of those that reached it:",
-        "",
-        *table(["step", "first answer", "last answer"], rows),
-    ]
-    faults = Counter((one.failed, (one.error or "").partition("\n")[0]) for one in last if one.failed is not None)
-    if faults:
-        rows = [[step or "", plain(error[:_CHARACTERS]), str(of)] for (step, error), of in faults.most_common(_FAULTS)]
-        lines += ["The commonest faults of the last answers:", "", *table(["step", "error", "attempts"], rows, 2)]
-    return "\n".join([*lines, f"`{json.dumps(dict(parameters), sort_keys=True, ensure_ascii=False)}`", ""])
+        f" {count(counts['prompt_tokens'])} tokens of prompts, {count(counts['answer_tokens'])} of answers."
+    )
+    views = [
+        table("Through each step, of those that reached it", ["step", "first answer", "last answer"], rows),
+        table("The commonest faults of the last answers", ["step", "error", "attempts"],
+              [[step, error, of] for (step, error), of in faults.most_common(_FAULTS)]),
+        settings(manifest.parameters),
+    ]  # fmt: skip
+    return Page(f"Synthesis by {manifest.parameters['model']}", "synthesis", lead, views)
 
 
 _DISCLOSURE = Disclosure(
@@ -140,13 +130,14 @@ _DISCLOSURE = Disclosure(
 
 
 def _card(_: Path, manifest: Manifest) -> Card:
-    ((model, counts),), license_ = manifest.counts.items(), manifest.details["license"]
+    counts, license_ = manifest.counts, manifest.details["license"]
     return Card(
         name="Synthesized networks",
         description="PyTorch networks that a language model wrote from neutral specs of blocks (facts that were"
         f" measured, never source text); each was proved before it was accepted: {', '.join(STEPS)}.",
         licenses=[license_],
-        text=f"{count(counts['accepted'])} of {plural(counts['attempts'], 'attempt')} by {code_span(model)} were"
+        text=f"{count(counts['accepted'])} of {plural(counts['attempts'], 'attempt')} by"
+        f" {code_span(manifest.parameters['model'])} were"
         f" accepted.\n\nLicense of the networks, as stated by the user: {license_}. `attempts.parquet` holds every"
         " prompt and answer with the outcome of each step, `nets/` the networks as files, `report.md` the figures.",
         disclosure=_DISCLOSURE,
@@ -167,8 +158,8 @@ def _derive(folder: Folder, made: Path) -> Json:
         for attempt in attempts
         if (row := stored.get(attempt.nn or "")) is not None
     ]
-    write_contents(made, attempts, networks, folder.manifest.parameters)
-    return {"counts": {attempt.model: count_attempts(attempts) for attempt in attempts[:1]}}
+    write_contents(made, attempts, networks)
+    return {"counts": count_attempts(attempts)}
 
 
 def _check_networks(folder: Folder) -> Check:
@@ -183,5 +174,5 @@ def _check_networks(folder: Folder) -> Check:
     return check_faults("networks", wrong, text)
 
 
-KIND = replace(SYNTHESIS, card=_card, derive=_derive, laws=(_check_networks,))
+KIND = replace(SYNTHESIS, overview=_overview, card=_card, derive=_derive, laws=(_check_networks,))
 KINDS = (KIND,)

@@ -95,10 +95,10 @@ def run_synthesis(
     parameters = {"model": model, **asked, "sampling": asdict(sampling)}
     counts = count_attempts(records)
     with atomic_folder(out, force=force) as folder:
-        write_contents(folder, records, networks, parameters)
+        write_contents(folder, records, networks)
         parents = list({parent.sha256: parent for parent in map(describe_parent, references)}.values())
-        about: Json = {"counts": {model: counts}, "details": {"license": license_}}
-        KIND.finish(folder, watch, parameters=parameters, parents=parents, **about)
+        details = {"license": license_}
+        KIND.finish(folder, watch, parameters=parameters, parents=parents, counts=counts, details=details)
     return counts
 
 

@@ -331,7 +331,9 @@ STATED: dict[str, Json] = {
         ),
     },
     "ablation": {"parameters": _allow(data=str, variants=Json, seeds=list[int]), "counts": _RUNS},
-    "synthesis": {"counts": _dict_of(_require(attempts=_Count, accepted=_Count)), "details": _SHARED},
+    "synthesis": {
+        "parameters": _require(model=str), "counts": _require(attempts=_Count, accepted=_Count), "details": _SHARED,
+    },
     "experts-evaluation": {
         "counts": _require(
             scores=dict[str, dict[str, dict[str, _Figure]]], routing=_dict_of(list[_Count]), elsewhere=_Count

@@ -106,11 +106,12 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
         SynthesisAttempt(**common, attempt=1, answer="x", passed=STEPS[:1], failed=STEPS[1], error="no", code=None, code_sha256=None, nn=None),
     ]  # fmt: skip
     row = make_row(attempts[0], "2" * 64, "3" * 64, "4" * 64, "MIT")
-    write_contents(folder, attempts, [row], {})
+    write_contents(folder, attempts, [row])
     KIND.finish(
         folder,
         Stopwatch(),
-        counts={"m": count_attempts(attempts)},
+        parameters={"model": "m"},
+        counts=count_attempts(attempts),
         parents=[describe_parent(library)],
         details={"license": "MIT"},
     )

@@ -13,6 +13,7 @@ import torch
 from lemur_core.files.errors import UserError
 from tests.builders.suites import read_table, table
 from tests.builders.training import RECIPE, TINY, history, made_up_record, write_run
+from train.cli import register_
 from train.model.contract import lemur_digest, lemur_name
 from train.runs.register import RegistrationCounts, register
 from train.runs.run_folder import why_refused
@@ -143,16 +144,96 @@ def test_databases_of_another_schema_are_refused(db: Path, folder: Path, stateme
     assert dump(db) == before
 
 
+ADVICE = "pass the checkout of LEMUR that made it (--checkout; none for digests), or register in a new file"
+#: Plays LEMUR's own file: networks that differ in comments and in the names of variables have one certificate.
+ARCH_UID = """import ast, hashlib
+
+
+def arch_uid(code):
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = "_"
+    return hashlib.blake2b(ast.dump(tree).encode(), digest_size=16).hexdigest()
+"""
+
+
+def certificate(code: str) -> str:
+    made: dict[str, Any] = {}
+    exec(ARCH_UID, made)
+    return str(made["arch_uid"](code))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    file = tmp_path / "checkout/ab/nn/util/ArchUID.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(ARCH_UID)
+    return tmp_path / "checkout"
+
+
 @table(__file__, "register.md", "Databases with other ids are refused", globals())
-def test_databases_with_other_ids_are_refused(db: Path, folder: Path, statement: str, reason: str) -> None:
-    """As LEMUR's later releases make them: a certificate of the architecture in place of a digest of the text."""
+def test_databases_with_other_ids_are_refused(
+    db: Path, folder: Path, checkout: Path, statement: str, certified: bool, reason: str
+) -> None:
+    """As LEMUR's head makes them: a certificate in place of a digest of the text."""
     register([folder], db=db)
     before = change(db, statement)
     with pytest.raises(UserError) as raised:
-        register([folder], db=db)
-    assert str(raised.value).startswith(f"{db}: {reason}")
-    assert str(raised.value).endswith("; it is of a release that makes ids otherwise; register in a new file")
+        register([folder], db=db, checkout=checkout if certified else None)
+    assert str(raised.value) == f"{db}: {reason}"
     assert dump(db) == before
+
+
+def test_with_a_checkout_networks_have_certificates(
+    db: Path, folder: Path, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"tiny-{certificate(TINY)}"
+    assert register([folder], db=db, checkout=checkout) == RegistrationCounts(3, 0, ())
+    assert rows(db, "SELECT name, code, id FROM nn") == [(name, TINY, certificate(TINY))]
+    columns = "id, transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
+    for key, *values in rows(db, f"SELECT {columns} FROM stat"):
+        assert (key, values[5]) == (lemur_digest(values), name)
+    assert "certificate of" not in capsys.readouterr().err
+
+    # What LEMUR's head takes for the same network: in other words, under another name; and code of no certificate.
+    spelled = TINY.replace("inputs", "sample") + "# the same\n"
+    assert certificate(spelled) == certificate(TINY)
+    change(db, "INSERT INTO nn (rowid, name, code, id) SELECT 0, 'first', code || '#', id FROM nn")
+    change(db, f"INSERT INTO nn VALUES ('broken', 'def', '{lemur_digest('def')}')")
+    twins = [
+        write_run(folder.with_name("spelled"), spelled, seed=8),
+        write_run(folder.with_name("named"), TINY, name="other", seed=9),
+    ]
+    new = TINY.replace("16, 32, 64", "8, 16, 32")
+    done = register([*twins, write_run(folder.with_name("new"), new)], db=db, checkout=checkout)
+    to = zip(twins, (name, "first"), strict=True)
+    lines = tuple(f"{run}: has the certificate of {stored}: its trials are added to {stored}" for run, stored in to)
+    assert done == RegistrationCounts(9, 0, (), lines)
+    assert [line for line in capsys.readouterr().err.splitlines() if "certificate of" in line] == list(lines)
+    assert rows(db, "SELECT name, code FROM nn ORDER BY rowid") == [
+        ("first", TINY + "#"), (name, TINY), ("broken", "def"), (f"tiny-{certificate(new)}", new)
+    ]  # fmt: skip
+    counts = {name: 6, "first": 3, f"tiny-{certificate(new)}": 3}
+    assert dict(rows(db, "SELECT nn, COUNT(*) FROM stat GROUP BY nn")) == counts
+    before = dump(db)
+    register_([twins[0]], db, checkout, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"added": 0, "present": 3, "failed": [], "attached": [lines[0]]}
+    assert dump(db) == before
+
+
+def test_a_network_without_a_certificate_is_refused(db: Path, folder: Path, checkout: Path) -> None:
+    file = checkout / "ab/nn/util/ArchUID.py"
+    for text in ("def arch_uid(code): raise SystemExit", "def arch_uid(code): return '../name'"):
+        file.write_text(text)
+        (line,) = register([folder], db=db, checkout=checkout).failed
+        assert line == f"{folder}/net.py: ab/nn/util/ArchUID.py of the checkout fails on it, so it has no certificate"
+        assert rows(db, "SELECT * FROM nn") == []
+    file.unlink()
+    with pytest.raises(
+        UserError, match=r"ArchUID\.py: cannot be read: No such file .*; pass a checkout of LEMUR's head"
+    ):
+        register([folder], db=db, checkout=checkout)
 
 
 def test_what_is_no_database_is_refused(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

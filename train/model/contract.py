@@ -54,17 +54,19 @@ def lemur_digest(value: object) -> str:
     return hashlib.md5(re.sub(r"\s", "", str(value)).encode(), usedforsecurity=False).hexdigest()
 
 
-def lemur_name(code: str, prefix: str = "") -> str:
+def lemur_name(code: str, prefix: str = "", certificate: str | None = None) -> str:
     """Return the name that LEMUR gives a network.
 
     Args:
         code: the text of its file.
         prefix: any text. A digest at its end is replaced; `_` becomes `-`, because LEMUR splits folder names at `_`.
+        certificate: by which LEMUR's head names it, instead of the digest.
 
     Returns: `PREFIX-DIGEST`, or the digest alone if nothing of the prefix is left.
     """
     kept = re.sub(r"[^A-Za-z0-9.-]+", "-", _DIGEST_AT_END.sub("", prefix)).strip("-.")
-    return f"{kept}-{lemur_digest(code)}" if kept else lemur_digest(code)
+    digest = certificate or lemur_digest(code)
+    return f"{kept}-{digest}" if kept else digest
 
 
 def check_contract(code: str) -> str | None:

@@ -1,17 +1,18 @@
 """Register finished training runs in LEMUR's database, with the trials that `train.runs.run_folder` describes.
 
 It has tables of code (`nn`, `metric`, `transform`: name, code, id), hyperparameters (`prm`: uid, name, value) and
-trials (`stat`). The id of code is its digest; that of a trial is the digest of its whole content, so existing
-entries are recognized. The package declares foreign keys but cannot enforce them (`prm` is referenced by a column that
-is not unique), so this module ensures that every name in a trial exists in its table. If a database has no code for the
-metric or a transform, an equivalent one of ours is added.
+trials (`stat`). The id of code is its digest, in LEMUR's head that of a network its certificate; the id of a trial is
+the digest of its whole content, so existing entries are recognized. The package declares foreign keys but cannot
+enforce them (`prm` is referenced by a column that is not unique), so this module ensures that every name in a trial
+exists in its table. If a database has no code for the metric or a transform, an equivalent one of ours is added.
 
-Source: `ab/nn/util/db/Calc.py`, `Init.py` and `Write.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0
+Source: `ab/nn/util/db/Calc.py`, `Init.py` and `Write.py` of https://github.com/ABrain-One/nn-dataset, 2.1.0; for
+certificates, commit 3320fd8
 """
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,12 @@ from pathlib import Path
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import make_visible
+from lemur_core.files.progress import note
 from manifests.folders.manifest import FILE_NAME
 from manifests.folders.tables import CHECK_ERRORS, read_text
+from train.model.certificates import ARCH_UID, compute_certificates
 from train.model.contract import lemur_digest, lemur_name, transform_module
 from train.runs.job import NET, read_history, read_record
 from train.runs.run_folder import DATASET, METRIC, OUTCOMES, TASK, build_trials, verify, why_refused
@@ -38,11 +42,10 @@ _COLUMNS = {
 _STAT = "id, transform, prm, task, dataset, metric, nn, epoch, duration, accuracy"
 _WAIT_SECONDS = 30.0
 
-#: All of these networks must have the id of their code: a thousand digests take 0.3 s.
-_NETWORKS_CHECKED = 1_000
+#: All of these networks must have the id of their code: a thousand digests take 0.3 s, a hundred certificates 6 s.
+_NETWORKS_CHECKED, _CERTIFICATES_CHECKED = 1_000, 100
 #: Any of these trials must have the id of its values: SQLite may return a number in another form than printed.
 _TRIALS_CHECKED = 100
-_OTHER_IDS = "it is of a release that makes ids otherwise; register in a new file"
 
 #: The module of the metric, for a database that lacks it.
 _ACCURACY = Path(__file__).with_name("accuracy.py.txt").read_text(encoding="utf-8")
@@ -50,14 +53,19 @@ _ACCURACY = Path(__file__).with_name("accuracy.py.txt").read_text(encoding="utf-
 
 @dataclass(frozen=True, slots=True)
 class RegistrationCounts:
-    """Counts of added and of existing trials, and one line for each run that failed, with the reason."""
+    """Counts of added and of existing trials, one line for each run that failed, with the reason, and one for each run
+    whose trials are those of a network of the same certificate.
+    """
 
     added: int
     present: int
     failed: tuple[str, ...]
+    attached: tuple[str, ...] = ()
 
 
-def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> RegistrationCounts:
+def register(
+    runs: PathLike | Sequence[PathLike], *, db: PathLike, checkout: PathLike | None = None, unsafe: bool = False
+) -> RegistrationCounts:
     """Add the trials of runs to a LEMUR database (nn-dataset 2.1.0). Adding them again changes nothing.
 
     Each run is added completely or not at all.
@@ -65,12 +73,18 @@ def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> Registrati
     Args:
         runs: runs, or their folders.
         db: an SQLite database; it is created if it does not exist.
+        checkout: of LEMUR's head, whose `ab/nn/util/ArchUID.py` computes the certificates by which networks are named,
+            in the sandbox. As there, a run of a network whose certificate the database has is added to that network,
+            whose name and code stay. By default, a name ends in the digest of the code, as up to 2.2.11.
+        unsafe: run that file without the sandbox.
 
     Returns:
-        How many trials were added, how many were in it already, and one line for each run that was refused.
+        How many trials were added, how many were in it already, one line for each run that was refused, and one for
+        each that was added to a network of the same certificate.
 
     Raises:
-        UserError: if the database cannot be opened or written, or is not one of LEMUR's.
+        UserError: if the database cannot be opened or written, is not one of LEMUR's, or has other ids; or if the
+            checkout has no such file.
 
     Example:
         ```python
@@ -80,27 +94,46 @@ def register(runs: PathLike | Sequence[PathLike], *, db: PathLike) -> Registrati
         print(result.added, result.failed)
         ```
     """
-    path, added, present = Path(db), 0, 0
+    path, added, present, attached = Path(db), 0, 0, list[str]()
+    arch_uid = None
+    if checkout is not None:
+        arch_uid = read_python_file(Path(checkout) / ARCH_UID, "pass a checkout of LEMUR's head")
     outcomes = [_read_run(Path(run)) for run in ([runs] if isinstance(runs, str | os.PathLike) else runs)]
     failed = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    if failed and len(failed) == len(outcomes):
+    complete = [outcome for outcome in outcomes if not isinstance(outcome, str)]
+    if failed and not complete:
         return RegistrationCounts(0, 0, tuple(failed))
-    with _open(path) as database:
-        for outcome in outcomes:
-            if isinstance(outcome, str):
+    with closing(_connect(path)) as database:
+        with _transaction(database, path):
+            stored = _prepare(database, path)[: _CERTIFICATES_CHECKED if arch_uid is not None else None]
+        codes = [code for _, _, code, _ in complete] + [code for _, code, _ in stored]
+        ids: dict[str, str | None] = {code: lemur_digest(code) for code in codes}
+        if arch_uid is not None:
+            ids = compute_certificates(arch_uid, codes, unsafe=unsafe)
+        _check_ids(stored, ids, path, certified=arch_uid is not None)
+        for folder, prefix, code, trials in complete:
+            if (key := ids[code]) is None:
+                failed.append(f"{folder / NET}: {ARCH_UID} of the checkout fails on it, so it has no certificate")
                 continue
-            folder, name, code, trials = outcome
+            name = lemur_name(code, prefix, key)
             with _transaction(database, path):
-                if _add_code(database, "nn", name, code) != code:
+                query = "SELECT name, code FROM nn WHERE id = ? ORDER BY name <> ?, rowid"
+                twin = database.execute(query, (key, name)).fetchone()
+                if arch_uid is not None and twin not in (None, (name, code)):
+                    name, code = twin  # that of this name, if it has the certificate, else the first
+                    shown = make_visible(str(name), 80)
+                    attached.append(f"{folder}: has the certificate of {shown}: its trials are added to {shown}")
+                    note(attached[-1])
+                if _add_code(database, "nn", name, code, key) != code:
                     failed.append(f"{folder / NET}: the database has other code under the name {name}")
                     continue
                 new = [_add_trial(database, name, epoch, trial) for epoch, trial in trials.items()]
             added, present = added + sum(new), present + len(new) - sum(new)
-    return RegistrationCounts(added, present, tuple(failed))
+    return RegistrationCounts(added, present, tuple(failed), tuple(attached))
 
 
 def _read_run(folder: Path) -> tuple[Path, str, str, dict[int, Json]] | str:
-    """Return folder, name, code and trials of a run, or the reason why it is refused: changed files are one."""
+    """Return folder, prefix, code and trials of a run, or the reason why it is refused: changed files are one."""
     if (folder / FILE_NAME).is_file():
         wrong = next((check for check in verify(folder) if not check.ok), None)
         if wrong is not None:
@@ -109,18 +142,9 @@ def _read_run(folder: Path) -> tuple[Path, str, str, dict[int, Json]] | str:
         record, code, history = read_record(folder), read_text(folder / NET), read_history(folder)
         if reason := why_refused(record, code, history):
             return f"{folder}: {reason}"
-        return folder, lemur_name(code, record.name), code, build_trials(record, history)
+        return folder, record.name, code, build_trials(record, history)
     except CHECK_ERRORS:
         return f"{folder}: is not the folder of a complete training run; pass one written by `lemur train run`"
-
-
-@contextmanager
-def _open(db: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database, whose schema is created or checked first."""
-    with closing(_connect(db)) as database:
-        with _transaction(database, db):
-            _prepare(database, db)
-        yield database
 
 
 def _connect(db: Path) -> sqlite3.Connection:
@@ -147,32 +171,42 @@ def _transaction(database: sqlite3.Connection, db: Path) -> Iterator[None]:
             database.execute("ROLLBACK")
 
 
-def _prepare(database: sqlite3.Connection, db: Path) -> None:
-    """Create the tables of an empty database; check those of any other."""
+def _prepare(database: sqlite3.Connection, db: Path) -> list[tuple[str, str, str]]:
+    """Create the tables of an empty database; check those of any other, and return its first networks.
+
+    Raises: UserError for another schema, or if the ids of trials are not those that would be given to them here.
+    """
     if not database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone():
         _create(database)
-        return
+        return []
     for table, columns in _COLUMNS.items():
         known = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
         if missing := [name for name in columns if name not in known]:
             lacks = f"table {table} has no column {missing[0]}" if known else f"has no table {table}"
             raise UserError(f"{db}: {lacks}; this is not the schema of nn-dataset 2.1.0")
-    _check_ids(database, db)
-
-
-def _check_ids(database: sqlite3.Connection, db: Path) -> None:
-    """Raise UserError unless the ids of networks and of a trial are those that would be given to them here.
-
-    With other ids, a network or trial that the database has would be added again under a second id.
-    """
-    for name, code, key in database.execute("SELECT name, code, id FROM nn LIMIT ?", (_NETWORKS_CHECKED,)):
-        if key != lemur_digest(code):
-            shown, own = make_visible(str(name), 80), make_visible(str(key), 40)
-            raise UserError(f"{db}: the id of network {shown} is {own}, not the digest of its code; {_OTHER_IDS}")
     trials = database.execute(f"SELECT {_STAT} FROM stat LIMIT ?", (_TRIALS_CHECKED,)).fetchall()
     if trials and not any(key == lemur_digest(values) for key, *values in trials):
         shown = make_visible(str(trials[0][0]), 40)
-        raise UserError(f"{db}: the id of trial {shown} is not the digest of its values; {_OTHER_IDS}")
+        reason = "it is of a release that makes ids otherwise; register in a new file"
+        raise UserError(f"{db}: the id of trial {shown} is not the digest of its values; {reason}")
+    networks = database.execute("SELECT name, code, id FROM nn LIMIT ?", (_NETWORKS_CHECKED,))
+    return [(str(name), str(code), str(key)) for name, code, key in networks]
+
+
+def _check_ids(stored: list[tuple[str, str, str]], ids: Mapping[str, str | None], db: Path, *, certified: bool) -> None:
+    """Raise UserError unless the ids of networks are those that would be given to them here.
+
+    With other ids, a network that the database has would be added again under a second id. Beside certificates there
+    may be digests, of code that allows none.
+    """
+    wrong = [row for row in stored if row[2] not in (ids[row[1]], lemur_digest(row[1]))]
+    if certified and not any(key == ids[code] for _, code, key in stored):
+        wrong = wrong or stored
+    if wrong:
+        name, key = make_visible(wrong[0][0], 80), make_visible(wrong[0][2], 40)
+        what = "its certificate" if certified else "the digest of its code"
+        advice = "pass the checkout of LEMUR that made it (--checkout; none for digests), or register in a new file"
+        raise UserError(f"{db}: the id of network {name} is {key}, not {what}; {advice}")
 
 
 def _create(database: sqlite3.Connection) -> None:
@@ -206,9 +240,13 @@ def _add_trial(database: sqlite3.Connection, network: str, epoch: int, trial: Js
     return True
 
 
-def _add_code(database: sqlite3.Connection, table: str, name: str, code: str) -> str:
-    """Add code unless there is some of this name; return the code that the database has then."""
+def _add_code(database: sqlite3.Connection, table: str, name: str, code: str, key: str = "") -> str:
+    """Add code unless there is some of this name; return the code that the database has then.
+
+    Args: key: its id, if it is not the digest.
+    """
     row = database.execute(f"SELECT code FROM {table} WHERE name = ?", (name,)).fetchone()
     if row is None:
-        database.execute(f"INSERT INTO {table} (name, code, id) VALUES (?, ?, ?)", (name, code, lemur_digest(code)))
+        values = (name, code, key or lemur_digest(code))
+        database.execute(f"INSERT INTO {table} (name, code, id) VALUES (?, ?, ?)", values)
     return code if row is None else str(row[0])

@@ -14,6 +14,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -33,7 +34,6 @@ from lemur.experts.facts import (
 from lemur.experts.injection import (
     PLACEHOLDER,
     Codebook,
-    FewShot,
     LanguageModel,
     Workspace,
     cluster_states,
@@ -157,6 +157,16 @@ def test_settings_that_are_refused(tmp_path: Path, text: str, message: str) -> N
         load_settings(tmp_path / "wrong.toml")
 
 
+def test_a_table_of_a_training_keeps_the_other_defaults(tmp_path: Path) -> None:
+    (tmp_path / "some.toml").write_text(
+        f"{_DATA}[data.domains]\nalpha = ['alpha']\n[base]\nmodel = 'm'\n"
+        "[expert]\ntraining = {batch = 9}\n[codebook]\ntraining = {batch = 7}\n"
+    )
+    settings = load_settings(tmp_path / "some.toml")
+    assert settings.expert.training == Training(steps=1500, batch=9, rate=1e-3, decay=0.01)
+    assert settings.codebook.training.model_dump() == {"steps": 150, "batch": 7, "rate": 0.1, "decay": 0}
+
+
 def test_questions_are_texts(tmp_path: Path) -> None:
     for text in ("", "[]", "{}", '{"question": 5}', '{"question": "q ?"}\n{"question": " "}', "{"):
         (tmp_path / "rows.jsonl").write_text(text)
@@ -183,7 +193,7 @@ def test_a_further_domain_takes_questions_or_leaves_them(domains: list[Tensor], 
 def test_prototypes_find_the_groups_and_what_is_between_or_far_is_general() -> None:
     ends = torch.eye(4)
     states = torch.cat([end + 0.01 * torch.randn(30, 4, generator=torch.Generator().manual_seed(1)) for end in ends])
-    assert sorted((cluster_states(states, 4, seed=0) @ ends.T).argmax(1).tolist()) == [0, 1, 2, 3]
+    assert set((cluster_states(states, 16, seed=0) @ ends.T).argmax(1).tolist()) == {0, 1, 2, 3}
     assert len(cluster_states(states[:2].repeat(3, 1), 4, seed=0)) == 2
     prototypes = {name: torch.eye(3)[at : at + 1] for at, name in enumerate(("a", "b", GENERAL))}
     cosines = compare(torch.tensor([[1.0, 0.9, 0], [3.0, 0.1, 0]]), prototypes)
@@ -241,11 +251,11 @@ def test_what_is_injected_stands_at_the_mark() -> None:
 @pytest.mark.parametrize("frozen", [False, True])
 def test_losses_and_answers_are_those_of_each_row_alone(frozen: bool) -> None:
     """Beside transformers' own, one row at a time, without padding and without a common start that is read once."""
-    few_shot = FewShot([("lines of a B ?", "a B lines 12", "12"), ("weights of c D ?", "c D parameters 70", "70")])
-    language = tiny([few_shot.prompt("lines of e F ?")] * 9, width=32, layers=2)
+    examples = [("lines of a B ?", "a B lines 12", "12"), ("weights of c D ?", "c D parameters 70", "70")]
+    language = tiny([write_prompt("lines of e F ?", None, examples)] * 9, width=32, layers=2)
     vectors = torch.randn(3, 32, requires_grad=True)
     asked, answers = ("lines of e F ?", "weights of B ?", "the size"), ["3", "1", "58"]
-    inputs = list(map(language.inject, [few_shot.prompt(text, PLACEHOLDER) for text in asked], vectors))
+    inputs = list(map(language.inject, [write_prompt(text, PLACEHOLDER, examples) for text in asked], vectors))
     assert count_shared(inputs) > 30
     assert count_shared(inputs[:1]) == count_shared([row[-9:] for row in inputs]) == 0
     if frozen:
@@ -318,7 +328,7 @@ def test_a_domain_from_settings_to_answers_and_then_another(
 
 @pytest.mark.slow
 def test_other_settings_are_refused_without_force(settings_file: Path, curator_cache: Path, tmp_path: Path) -> None:
-    """And an expert may start from a model of its own."""
+    """And an expert may start from a model of its own, and train low-rank matrices alone."""
     workspace = Workspace(load_settings(settings_file))
     with pytest.raises(UserError, match="no such folder"):
         workspace.make_codebook()
@@ -332,10 +342,14 @@ def test_other_settings_are_refused_without_force(settings_file: Path, curator_c
         run("train", settings_file, "--domain", "gamma")
     with pytest.raises(UserError, match=r"pass a folder of `lemur experts train`"):
         run("ask", "q ?", "--in", tmp_path / "made")
-    settings_file.write_text(SETTINGS.replace("[expert]\n", '[expert]\nmodel = "other"\n'))
+    settings_file.write_text(SETTINGS.replace("[expert]\n", '[expert]\nmodel = "other"\nrank = 2\n'))
     Workspace(load_settings(settings_file), force=True).make_expert("alpha")
-    config = json.loads((tmp_path / "made" / "domains" / "alpha" / "expert" / "model" / "config.json").read_text())
-    assert config["hidden_size"] == 8
+    start = load_file(tmp_path / "other" / "model.safetensors")
+    trained = load_file(tmp_path / "made" / "domains" / "alpha" / "expert" / "model" / "model.safetensors")
+    assert trained.keys() == start.keys()
+    for name, weight in trained.items():
+        change = weight - start[name]
+        assert int(torch.linalg.matrix_rank(change, atol=1e-6)) == 2 if "_proj" in name else not change.any(), name
     settings_file.write_text(SETTINGS.replace('beta = ["beta"]', 'gamma = ["gamma"]'))
     with pytest.raises(UserError, match="gamma: the libraries have no block"):
         read_facts(load_settings(settings_file).data, seed=0)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants, get_token
 
-from lemur.synthesis import Sampling, Service
+from lemur.synthesis import Sampling, Service, endpoint
 from lemur.synthesis.endpoint import Answer, Endpoint, Request
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders import model_server
@@ -33,7 +33,8 @@ GOOD = completion("text").body
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers get the ports of earlier ones: what one answered is not for the next."""
+    """Servers get the ports of earlier ones: what one answered is not for the next. And nobody waits a second."""
+    monkeypatch.setattr(endpoint, "_PAUSE", 0.01)
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "answers"))
     monkeypatch.delenv(KEY_NAME, raising=False)
 
@@ -58,12 +59,11 @@ def ask(
     url: str,
     count: int = 1,
     model: str = "scripted",
-    pause: float = 0.01,
     sampling: Sampling | None = None,
     **options: Any,
 ) -> list[Answer]:
     service = Service(url, **{"key_name": KEY_NAME, "retries": 2, **options})
-    return Endpoint(model, service, sampling or Sampling(), pause=pause).ask(questions(count))
+    return Endpoint(model, service, sampling or Sampling()).ask(questions(count))
 
 
 @pytest.mark.usefixtures("logged_in")
@@ -153,8 +153,9 @@ def test_pauses_grow_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
         pauses.append(seconds)
 
     monkeypatch.setattr("asyncio.sleep", sleep)
+    monkeypatch.setattr(endpoint, "_PAUSE", 10)
     with serving(lambda request, number: Raw(503)) as server:
-        ask(server.url, retries=4, pause=10)
+        ask(server.url, retries=4)
     assert [one for one in pauses if one] == [10, 20, 40, 60]
 
 

@@ -232,7 +232,7 @@ def test_the_report(tried: SimpleNamespace) -> None:
     accepted = told["accepted"]
     assert told["attempts"] == N == accepted + sum(told["failed"].values())
     assert told["answers"] == sum(row["answer"] is not None for row in tried.rows) == len(tried.asked) - 1
-    assert f"19 attempts, {len(tried.rows)} answers: **{accepted} accepted**" in report
+    assert f"19 attempts, {len(tried.rows)} answers: {accepted} accepted (" in report
     assert f"{accepted - 1} at the first answer" in report
     assert "so repair gains 1." in report
     assert re.search(r"^\| answer \| 17 of 19 \| 17 of 19 \|", report, re.MULTILINE)
