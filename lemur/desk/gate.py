@@ -13,10 +13,9 @@ from urllib.parse import quote
 
 from curate.compute.graphs import NetworkTracer
 from curate.compute.runs import PRM, TASK_DATASETS
-from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex, Query
+from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
-from lemur.desk.certificate_guest import Certificate, CodeToCertify
 from lemur.desk.checks import (
     RULES,
     GatedFile,
@@ -33,17 +32,9 @@ from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.files.progress import progress
 from lemur_core.files.workers import map_chunks
-from lemur_core.sandbox import Limits
-from lemur_core.sandbox.cached import CachedSandbox
 from lemur_core.sandbox.runtime import find_absence, option_for
-from lemur_core.sandbox.stage import SandboxStage
 from manifests.folders.manifest import package_versions
-from train.model.contract import lemur_digest
 
-#: LEMUR's own file computes the certificate by which its head names networks.
-CERTIFY = SandboxStage[Certificate](
-    "lemur.desk.certificate_guest:certify", Certificate, Limits(), label="certificates", unit="networks"
-)
 _CHUNK = 16  # files in one message to a worker
 _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparameters
 _OTHER = 0.5  # a value in the range of LEMUR's search, for hyperparameters that a network names itself
@@ -119,16 +110,8 @@ def gate(
     compared = [(network, network.query) for network in networks if network.query is not None]
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         novelties = index.compare([query for _, query in compared], None if index.absence else tracer)
-        certificates: Mapping[str, str | None] = {}
-        if contribution.arch_uid is not None:
-            codes = {query.name: query.code for _, query in compared}
-            near = {neighbor.id for novelty in novelties for neighbor in novelty.nearest}
-            for corpus in index.corpora:
-                codes |= corpus.read_codes(near)
-            certificates = _compute_certificates(contribution.arch_uid, codes, unsafe=unsafe)
-        for (network, query), novelty in zip(compared, novelties, strict=True):
+        for (network, _), novelty in zip(compared, novelties, strict=True):
             network.findings += _judge(novelty, {finding.rule for finding in network.findings})
-            network.findings += _judge_certificate(network, query, novelty, certificates)
             if novelty.text is not None:
                 network.nearest, network.similarity = novelty.text.name, novelty.text.similarity
         passing = [query for network, query in compared if network.passed]
@@ -148,9 +131,8 @@ def gate(
     if missing:
         lacking = f"{plural(len(missing), 'network')} not run, for want of {', '.join(sorted(set(missing)))}"
         notes.append(f"{lacking}, which LEMUR has: {option_for(missing[0])} runs them")
-    unchecked = [network.path for network in networks if network.certificate and not certificates.get(network.path)]
-    if unchecked:
-        shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
+    if certified := [network.path for network in networks if network.has_certificate]:
+        shown = certified[0] + (f" and {len(certified) - 1:,} more" if len(certified) > 1 else "")
         notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
     if contribution.others:
         notes.append(f"neither networks nor statistics, and not checked: {plural(len(contribution.others), 'file')}")
@@ -195,29 +177,6 @@ def _set_arguments(networks: Sequence[Network], statistics: Sequence[Statistics]
             prm |= {name: value for name, value in measured.trials[0].items() if name not in _MEASURED}
             network.query.task = measured.task if measured.task in TASK_DATASETS else network.query.task
         network.query.prm = prm
-
-
-def _compute_certificates(arch_uid: str, codes: Mapping[str, str], *, unsafe: bool) -> dict[str, str | None]:
-    """Return the certificates of codes by key; None where LEMUR's file fails. Args: arch_uid: the text of the file."""
-    with CachedSandbox(entries=[CERTIFY.guest], preload=("numpy",), unsafe=unsafe) as box:
-        replies = list(CERTIFY.run(box, {key: CodeToCertify(arch_uid, code) for key, code in codes.items()}))
-    return {reply.key: None if reply.answer is None else reply.answer.certificate for reply in replies}
-
-
-def _judge_certificate(
-    network: Network, query: Query, novelty: Novelty, certificates: Mapping[str, str | None]
-) -> Iterator[Refusal]:
-    """Yield what is wrong with a certificate: another one in the name, or that of a network of the references, to which
-    LEMUR's head would add the statistics."""
-    own = certificates.get(network.path)
-    if own is None:
-        return
-    twin = next((neighbor.name for neighbor in novelty.nearest if certificates.get(neighbor.id) == own), None)
-    if network.certificate not in ("", own):
-        either = f"the digest of its code, {lemur_digest(query.code)}, or its certificate by ArchUID.py"
-        yield Refusal("name", f"ends in neither {either}, {own[:40]}")
-    elif twin is not None:
-        yield Refusal("new", f"has the certificate of {twin}: LEMUR's head would add its statistics to that network")
 
 
 def _judge(novelty: Novelty, rules: Collection[str]) -> Iterator[Refusal]:
