@@ -1,16 +1,13 @@
-"""`lemur open`: the page of any finished folder, its own or a generated one, or as a static Space."""
+"""`lemur open`: the page of any finished folder, its own or a generated one."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from lemur.demo import BLOCKS, RUN, SNAPSHOT, demo_page
 from lemur.folders import DEMO, KINDS
-from lemur_core.files.atomic import atomic_folder, write_text
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
-from lemur_core.files.markdown import make_visible, plain
 from manifests.folders.frame import Page, has_page, manifest_views, write_page
 from manifests.folders.manifest import INDEX, read_manifest
 from manifests.folders.tables import CHECK_ERRORS, describe
@@ -36,24 +33,6 @@ def find_page(folder: Path) -> Path:
         raise UserError(
             f"{folder}: its page cannot be generated: {describe(error)}; `lemur verify` shows what is wrong"
         ) from error
-
-
-def write_space(folder: Path, out: Path) -> Path:
-    """Write the page of a folder as a static Space of the Hub, to be pushed as it is; files are named, but not linked.
-
-    Returns: the path of its index.
-    Raises: UserError if `out` exists, the folder is not finished, or its tables cannot be read.
-    """
-    with atomic_folder(out) as space:
-        try:
-            for part, page in _pages(folder):
-                write_page(part, page, space / part.relative_to(folder), links="none")
-        except CHECK_ERRORS as error:
-            raise UserError(f"{folder}: its page cannot be generated: {describe(error)}") from error
-        card = {"title": make_visible(page.title), "sdk": "static", "app_file": INDEX, "pinned": False}
-        yaml = "".join(f"{name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in card.items())
-        write_text(space / "README.md", f"---\n{yaml}---\n\n{plain(page.lead)}\n")
-    return out / INDEX
 
 
 def _pages(folder: Path) -> Iterator[tuple[Path, Page]]:

@@ -87,25 +87,20 @@ def _list_stats(paths: Iterable[Path]) -> Iterator[os.stat_result]:
                 yield path.lstat()
 
 
-def prune(rooms: Iterable[Path], *, older_than: float | None = None) -> tuple[int, list[str]]:
-    """Remove rooms of the cache, or only their older entries; they are computed or downloaded again when needed.
+def prune(rooms: Iterable[Path]) -> tuple[int, list[str]]:
+    """Remove rooms of the cache; what they held is computed or downloaded again when needed.
 
-    Args: older_than: seconds since an entry was last used; None removes all entries.
     Returns: the bytes freed, and the names of the rooms that were left, since another command uses them.
     """
     freed, in_use = 0, []
     for room in rooms:
         with claim_room(room) as free:
-            if not free:
-                in_use.append(room.name)
-                continue
-            for entry in list_entries(room):
-                if older_than is None or time.time() - entry.used > older_than:
-                    _remove(entry)
-                    freed += entry.size
-            if older_than is None:
+            if free:
+                freed += measure_room(room)[0]
                 remove_path(room)
                 remove_path(find_marker(room))
+            else:
+                in_use.append(room.name)
     return freed, in_use
 
 

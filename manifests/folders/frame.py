@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lemur_core.files import Json, markdown
 from lemur_core.files.atomic import PAGE, scratch_folder, write_text
@@ -293,17 +293,15 @@ def value_text(value: object) -> str:
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def write_page(
-    folder: Path, page: Page, target: Path | None = None, *, links: Literal["back", "here", "none"] = "back"
-) -> Path:
+def write_page(folder: Path, page: Page, target: Path | None = None, *, base: str | None = None) -> Path:
     """Write a page into a folder whose other files are in place; the same folder gives the same bytes.
 
-    Args: target, links: another folder to write it to; its links lead back, or to files there, or are texts.
+    Args: target: another folder to write it to. base: what its links begin with; by default they lead back.
     Returns: the path of the index.
     """
+    if base is None:
+        base = "" if target is None else f"{folder.resolve().as_uri()}/"
     target = target or folder
-    back = "" if target == folder else f"{folder.resolve().as_uri()}/"
-    base = {"back": back, "here": "", "none": None}[links]
     (target / SHARDS).mkdir(parents=True, exist_ok=True)
     for older in (target / SHARDS).glob("[0-9]*.js"):
         older.unlink()
@@ -320,7 +318,7 @@ def list_page_files(folder: Path) -> list[str]:
     return sorted(name for path in paths if PAGE.fullmatch(name := path.relative_to(folder).as_posix()))
 
 
-def _index(page: Page, listed: Sequence[Entry], starts: Sequence[int], base: str | None) -> str:
+def _index(page: Page, listed: Sequence[Entry], starts: Sequence[int], base: str) -> str:
     """Return the text of `index.html`."""
     library = page.library
     stated = ("title", "noun", "total", "elsewhere", "order", "by", "sizes")
@@ -383,7 +381,7 @@ def has_page(folder: Path, page: Page) -> bool:
     Returns: False if a file of it is missing, foreign, or holds other data; however these are compressed.
     """
     with scratch_folder("page") as target:
-        write_page(folder, page, target, links="here")
+        write_page(folder, page, target, base="")
         names = list_page_files(target)
         try:
             return list_page_files(folder) == names and all(

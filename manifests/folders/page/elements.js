@@ -75,7 +75,7 @@ function unrolled(runs) {
   return numbers;
 }
 const encoded = (path) => path.split("/").map(encodeURIComponent).join("/");
-const fileLink = (text, path) => (data.base === null ? text : h("a", { href: data.base + encoded(path) }, text));
+const fileLink = (text, path) => h("a", { href: data.base + encoded(path) }, text);
 const LONG = 400; // characters of a cell that is shown whole
 function cell(value) {
   if (Array.isArray(value)) return value.map((item, at) => [at ? h("br") : null, cell(item)]).flat(2);
