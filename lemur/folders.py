@@ -135,8 +135,6 @@ def show(wanted: str, folders: Sequence[Path]) -> FoundItem:
     first, manifest = folders[0], manifests[folders[0]]
     # Reversed: of two copies of a folder, the one that is named first is followed.
     digests = {sha256_file(folder / FILE_NAME): folder for folder in reversed(folders)}
-    published = {folder: manifests[folder].details.get("published") for folder in reversed(folders)}
-    digests |= {stated["manifest"]: folder for folder, stated in published.items() if stated}
     with reading(first, manifest.kind):
         found = _kind(first, manifest).find_item(first, wanted)
     parents = _follow(manifest.parents, found.codes, digests, depth=1)

@@ -21,7 +21,7 @@ from lemur_core.files.errors import DamagedError, UserError, missing_name
 from lemur_core.files.markdown import article, make_visible, plural
 from lemur_core.files.progress import show_item
 from manifests import provenance, records
-from manifests.folders.cards import CARD, HERE, Card, card_text, croissant_text
+from manifests.folders.cards import CARD, Card, card_text, croissant_text
 from manifests.folders.frame import (
     Page,
     foreign_page_files,
@@ -263,9 +263,7 @@ class Kind:
             "tags": ("neural-architecture", *self.tags, *(("lemur",) if card.lemur else ())),
         }
         size = sum(rows[path.relative_to(folder).as_posix()] for table in tables[:1] for path in table.paths(folder))
-        text = card_text(
-            card, tables, size=size, source_datasets=self.source_datasets, address=get_address(manifest), **about
-        )
+        text = card_text(card, tables, size=size, source_datasets=self.source_datasets, **about)
         write_text(target / CARD, text)
         write_text(target / CROISSANT, croissant_text(folder, card, tables, command=self.command, **about))
 
@@ -303,11 +301,6 @@ class Kind:
         manifest = manifest.model_copy(update={"measured": watch.measure()})
         write_manifest(folder, manifest)
         return manifest
-
-
-def get_address(manifest: Manifest) -> str:
-    """Return where the card of a folder says that it is."""
-    return str(manifest.details.get("published", {}).get("repository", HERE))
 
 
 def _make_item(named: Named, row: records.Record) -> ListedItem:

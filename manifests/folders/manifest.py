@@ -222,7 +222,7 @@ def read_manifest(folder: PathLike) -> Manifest:
         raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not a valid manifest: {describe(error)}; create the folder again") from None
-    for name, type_ in (("details", _PUBLISHED), *STATED.get(manifest.kind, {}).items()):
+    for name, type_ in STATED.get(manifest.kind, {}).items():
         try:
             TypeAdapter(type_).validate_python(getattr(manifest, name))
         except ValidationError as error:
@@ -303,8 +303,6 @@ _GROUPS = _dict_of(_require(before=_Count, kept=_Count))  # codes by prefix or f
 _CHAT = _require(rows=_Count, tokens=_Count, kinds=_Counts, dropped=_Count)
 _SHARED = _allow(license=str)  # of all conversations, or networks
 _RUNS = _allow(runs=_Count)
-#: Of a folder of any kind: the repository that it was published in, and the digest of its manifest before.
-_PUBLISHED = _allow(published=_require(repository=str, manifest=Sha256))
 
 #: By kind, the types of parameters, counts and details. Of another kind, nothing is read but what every manifest has.
 STATED: dict[str, Json] = {
