@@ -6,7 +6,6 @@ Source: https://packaging.python.org/specifications/core-metadata/
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
@@ -175,20 +174,27 @@ def parse_expression(text: str) -> str:
         ) from error
 
 
-#: Usual names that are no identifiers of SPDX, as `license_of_field` reduces them, also of trove classifiers; "BSD
-#: License" names none.
+#: Usual names, as `license_of_field` reduces them, also those of trove classifiers; "BSD License" names none.
 _USUAL_NAMES = {
     "3 clause bsd": "BSD-3-Clause",
     "apache": "Apache-2.0",
     "apache 2": "Apache-2.0",
+    "apache 2.0": "Apache-2.0",
     "boost 1.0": "BSL-1.0",
+    "bsd 2 clause": "BSD-2-Clause",
+    "bsd 3 clause": "BSD-3-Clause",
+    "cc by nc 4.0": "CC-BY-NC-4.0",
     "cc0 1.0 universal public domain dedication": "CC0-1.0",
+    "isc": "ISC",
+    "mit": "MIT",
     "mit no attribution": "MIT-0",
     "modified bsd": "BSD-3-Clause",
     "mozilla public 2.0": "MPL-2.0",
+    "mpl 2.0": "MPL-2.0",
     "new bsd": "BSD-3-Clause",
     "python foundation": "PSF-2.0",
     "simplified bsd": "BSD-2-Clause",
+    "unlicense": "Unlicense",
     "zlib libpng": "Zlib",
 }
 _GNU_FIELD = re.compile(r"([al]?gpl) ?v([23])")
@@ -239,10 +245,10 @@ def license_of_field(text: str) -> str:
     plain = " ".join(re.sub(signs, " ", text.lower()).split())
     if match := _GNU_FIELD.fullmatch(plain):
         return f"{match[1].upper()}-{match[2]}.0"
-    for name in (_USUAL_NAMES.get(plain) or plain.replace(" ", "-"), text):
-        with suppress(InvalidLicenseExpression):
-            return canonicalize_license_expression(name)
-    return NOASSERTION
+    try:
+        return _USUAL_NAMES.get(plain) or canonicalize_license_expression(text)
+    except InvalidLicenseExpression:
+        return NOASSERTION
 
 
 # What a file states itself: an SPDX line, or the wording of its head, which is the comments, the docstrings and the
