@@ -153,19 +153,9 @@ def link(text: str, path: str) -> Mapping[str, str] | str:
     """Return a cell that opens a file.
 
     Args: text, path: what is displayed, and the file relative to the folder of the page.
-    Returns: a cell; the bare text for a file that is neither data nor text: a browser might run it. `page_link` returns
-        one that opens another page.
+    Returns: a cell; the bare text for a file that is neither data nor text: a browser might run it.
     """
     return {"text": text, "path": path} if DATA.fullmatch(path) else text
-
-
-def page_link(text: str, path: str) -> Mapping[str, str]:
-    """Return a cell that opens another page.
-
-    Args: text, path: what is displayed, and the page relative to this one.
-    Returns: a cell that stays valid wherever the two pages are, as long as they move together.
-    """
-    return {"text": text, "page": path}
 
 
 def facts(title: str, rows: Iterable[tuple[str, Cell | Sequence[Cell]]]) -> View:

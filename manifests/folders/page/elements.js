@@ -83,7 +83,7 @@ function cell(value) {
   if (typeof value === "number") return number(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "object" && value.entry !== undefined) return h("a", { href: "#/" + value.entry }, value.text);
-  if (typeof value === "object") return value.page ? h("a", { href: encoded(value.page) }, value.text) : fileLink(value.text, value.path);
+  if (typeof value === "object") return fileLink(value.text, value.path);
   if (value.length <= LONG) return value;
   const end = value.lastIndexOf(" ", LONG / 2) > 0 ? value.lastIndexOf(" ", LONG / 2) : LONG / 2;
   return h("details", null, h("summary", null, value.slice(0, end) + " …"), value.slice(end));
