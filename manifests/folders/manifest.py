@@ -1,8 +1,7 @@
 """The manifest: inputs, parameters and outputs of a run, so that a folder can be checked and reproduced.
 
-Readers use some of the parameters, counts and details that the manifest of each kind of folder states. Every one of
-them may be missing, because an older release did not state it; one that is there has its type, and is null only where
-its type says so.
+Readers use some of the parameters, counts and details that the manifest of each kind of folder states. One that is
+missing is one clear line where it is read; what they should be, the writer itself says when `verify` derives them.
 """
 
 import importlib.metadata
