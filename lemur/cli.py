@@ -135,20 +135,16 @@ def open_(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page, or only print its path.")
     ] = True,
-    space: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Write the page as a static Space, to be pushed as it is.")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Open the page of a finished folder in the browser; it needs no network and no server.
 
     Examples:
       lemur open snapshot
-      lemur open snapshot --space space --no-browser
     """
-    from lemur.pages import find_page, write_space
+    from lemur.pages import find_page
 
-    page = (find_page(folder) if space is None else write_space(folder, space)).resolve()
+    page = find_page(folder).resolve()
     print(json.dumps({"page": str(page)}) if as_json else page)
     if browser and not webbrowser.open(page.as_uri()):
         note("no browser is available; open that file in one")
@@ -320,23 +316,18 @@ def cache(
         list[str] | None, typer.Argument(metavar="ROOM", help="Cache namespaces to show or prune (default: all).")
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Remove them; they are rebuilt when needed.")] = False,
-    older_than: Annotated[
-        float | None, typer.Option(metavar="DAYS", min=0, help="Only entries older than this.")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the caches, their sizes and the ceiling (LEMUR_CURATOR_CACHE_GIB); with --prune, remove them.
 
     Examples:
-      lemur cache --prune --older-than 30
+      lemur cache sources --prune
     """
-    if older_than is not None and not prune:
-        raise UsageError("--older-than: only has an effect with --prune; add --prune")
     ceiling, chosen = read_ceiling(), find_rooms(rooms or ())
     freed, in_use = 0, list[str]()
     sizes = {room.name: measure_room(room) for room in chosen}
     if prune:
-        freed, in_use = prune_rooms(chosen, older_than=None if older_than is None else older_than * 86_400)
+        freed, in_use = prune_rooms(chosen)
     folder = str(cache_folder())
     if as_json:
         facts = [{"name": name, "size": size, "files": files} for name, (size, files) in sizes.items()]

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,7 @@ from lemur_core.files.cache import cache_folder, remove_path
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import note
-from manifests.folders.frame import Cell, Page, link, page_link, table, write_page
-from manifests.folders.manifest import INDEX, read_manifest
+from manifests.folders.manifest import read_manifest
 from manifests.records import Ingredient
 from manifests.records.corpus import load_corpus
 from train.compose.assemble import assemble
@@ -108,7 +107,7 @@ class StageOutcome:
 
 
 def run_demo(plan: Plan, out: Path, *, force: bool = False) -> list[StageOutcome]:
-    """Make what is missing of a demo, and write its page.
+    """Make what is missing of a demo.
 
     Args: force: make all of it again.
     Raises: UserError if the folder has other content or other settings, another run works there, the images or the
@@ -151,7 +150,6 @@ def run_demo(plan: Plan, out: Path, *, force: bool = False) -> list[StageOutcome
                     make(plan, out)
             seconds = 0.0 if name in kept else round(time.monotonic() - started, 3)
             outcomes.append(StageOutcome(name, output, name not in kept, seconds, summarize(out)))
-        write_page(out, demo_page(out))
     return outcomes
 
 
@@ -277,20 +275,6 @@ STAGES: Mapping[str, tuple[str, Callable[[Plan, Path], None], Callable[[Path], s
     "run": (RUN, make_run, _describe_run),
     "verify": (CHECKS, make_checks, _describe_checks),
 }
-
-
-def demo_page(out: Path) -> Page:
-    """Return the page of a demo: its stages, with links to their pages, and the checks."""
-    where = {"network": link(NETWORK, NETWORK), "verify": link(CHECKS, CHECKS)}
-    where |= {name: page_link("open", f"{name}/{INDEX}") for name in (BLOCKS, SNAPSHOT, RUN)}
-    rows: list[Sequence[Cell]] = [[name, summarize(out), where[name]] for name, (_, _, summarize) in STAGES.items()]
-    checks = json.loads((out / CHECKS).read_text(encoding="utf-8"))
-    views = [
-        table("Stages", ["stage", "what came out", "where"], rows),
-        table("Checks", ["folder", "check", "what holds"], [[c["folder"], c["check"], c["detail"]] for c in checks]),
-    ]
-    lead = "Extracted blocks, a curated snapshot, and a trained network assembled from the blocks; all verified."
-    return Page("The full pipeline", "lemur demo", lead, views)
 
 
 # -- the output of the command: the stages, and next steps -------------------------------------------------------------

@@ -26,7 +26,6 @@ from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import article, make_visible
 from lemur_core.files.progress import show_steps
-from manifests.folders.frame import foreign_page_files
 from manifests.folders.kinds import (
     Check,
     FolderLink,
@@ -41,7 +40,7 @@ from manifests.folders.kinds import (
     manifest_link,
 )
 from manifests.folders.kinds import verify_folder as verify_kind
-from manifests.folders.manifest import FILE_NAME, INDEX, Manifest, Parent, read_manifest
+from manifests.folders.manifest import FILE_NAME, Manifest, Parent, read_manifest
 from manifests.folders.tables import reading
 from manifests.provenance import find_inlined_blocks
 
@@ -93,9 +92,9 @@ def _verify_demo(folder: Path, jobs: int | None) -> list[Check]:
     inside = sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}"))
     if not inside:
         raise UserError(f"{folder}: none of its stages is finished; run `lemur demo --out {folder}` again")
-    wrong = [*foreign_page_files(folder), *(f"{name} is a link" for name in find_links(folder))]
+    wrong = [f"{name} is a link" for name in find_links(folder)]
     checks = ((part.name, check) for part in inside for check in verify_folder(part, jobs=jobs))
-    own = [check_faults("page", wrong, "its script is ours")] if wrong or (folder / INDEX).is_file() else []
+    own = [check_faults("links", wrong, "")] if wrong else []
     return own + [replace(check, name=f"{name}: {check.name}") for name, check in checks]
 
 
@@ -135,8 +134,6 @@ def show(wanted: str, folders: Sequence[Path]) -> FoundItem:
     first, manifest = folders[0], manifests[folders[0]]
     # Reversed: of two copies of a folder, the one that is named first is followed.
     digests = {sha256_file(folder / FILE_NAME): folder for folder in reversed(folders)}
-    published = {folder: manifests[folder].details.get("published") for folder in reversed(folders)}
-    digests |= {stated["manifest"]: folder for folder, stated in published.items() if stated}
     with reading(first, manifest.kind):
         found = _kind(first, manifest).find_item(first, wanted)
     parents = _follow(manifest.parents, found.codes, digests, depth=1)

@@ -1,16 +1,13 @@
-"""The Python interface over all packages: what a contribution, a comparison, a synthesis and the Hub need.
+"""The Python interface over all packages: a synthesis, and the Hub.
 
 Everything here calls the modules below; the command line and programs therefore do the same.
 """
 
-import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
-from lemur.desk.diff import Difference
-from lemur.desk.diff import diff as compare_corpora
-from lemur.desk.gate import GateReport
-from lemur.desk.gate import gate as check_contribution
+from lemur.desk.diff import diff as diff  # as they are: the commands read their results
+from lemur.desk.gate import gate as gate
 from lemur.folders import verify_folder
 from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur_core.files.atomic import PathLike
@@ -18,72 +15,6 @@ from lemur_core.files.progress import hide_progress
 from manifests.interface import FinishedFolder, open_folder
 from manifests.publish.publishing import PublishReport
 from manifests.publish.publishing import publish as publish_folder
-
-
-def gate(
-    paths: PathLike | Sequence[PathLike],
-    *,
-    against: Sequence[PathLike] = ("lemur",),
-    runtime: Sequence[str] = (),
-    jobs: int | None = None,
-    unsafe_no_sandbox: bool = False,
-) -> GateReport:
-    """Check a contribution to LEMUR: contract, names, statistics, runs, what is new, secrets, licenses.
-
-    Args:
-        paths: one or more files, folders, or ranges of commits `A..B` of the repository in the working folder.
-        against: snapshots, or sources of records such as `lemur` and `lemur-db`.
-        runtime: packages that the networks can import in addition to the declared runtime.
-        jobs: worker processes; all cores by default.
-        unsafe_no_sandbox: run the networks without the sandbox; only for code that you trust.
-
-    Returns:
-        The findings by file; none if there is nothing to check.
-
-    Raises:
-        UserError: if a path or a reference cannot be read, or no sandbox is available.
-
-    Example:
-        ```python
-        from lemur import gate
-
-        report = gate("network.py", against=["snapshot"])
-        print(report.passed)
-        ```
-    """
-    with hide_progress():
-        return check_contribution(
-            [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)],
-            against=[os.fspath(name) for name in against],
-            jobs=jobs,
-            unsafe=unsafe_no_sandbox,
-            runtime=runtime,
-        )
-
-
-def diff(before: PathLike, after: PathLike) -> Difference:
-    """Compare two corpora or snapshots, network by network.
-
-    Args:
-        before: a snapshot, or a source of records such as `lemur@2.0.6`.
-        after: another one.
-
-    Returns:
-        Changes of names, codes and results; `counts()`, `to_json()` and `to_markdown()` state them.
-
-    Raises:
-        UserError: if one of them cannot be read.
-
-    Example:
-        ```python
-        from lemur import diff
-
-        difference = diff("snapshot", "snapshot")
-        assert not difference.changes
-        ```
-    """
-    with hide_progress():
-        return compare_corpora(os.fspath(before), os.fspath(after))
 
 
 def publish(

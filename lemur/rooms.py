@@ -6,7 +6,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lemur_core.files.atomic import unfinished_name
@@ -17,22 +16,6 @@ from lemur_core.files.errors import UsageError
 VARIABLE, DEFAULT_GIB = "LEMUR_CURATOR_CACHE_GIB", 20.0
 
 _STAMP, _STAMP_SECONDS = ".measured", 600.0  # how often a command measures the cache
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What is removed as a whole: a folder, or files with a common stem, such as a database and its journals.
-
-    Attributes:
-        size: bytes.
-        used: seconds since the epoch when one of them was last read or written. A file system that does not record
-            reads (`noatime`) knows only when it was written.
-    """
-
-    room: Path
-    paths: tuple[Path, ...]
-    size: int
-    used: float
 
 
 def find_rooms(names: Sequence[str] = ()) -> list[Path]:
@@ -54,18 +37,20 @@ def measure_room(room: Path) -> tuple[int, int]:
     return sum(status.st_size for status in stats), len(stats)
 
 
-def list_entries(room: Path) -> list[Entry]:
-    """Return the entries of a room."""
+def list_entries(room: Path) -> Iterator[tuple[float, tuple[Path, ...], int]]:
+    """Yield what is removed as a whole: a folder, or files with a common stem, such as a database and its journals.
+
+    Returns: seconds since the epoch when one of its files was last read or written, its paths, and its bytes. A file
+        system that does not record reads (`noatime`) knows only when a file was written.
+    """
     groups: dict[tuple[Path, str], list[Path]] = defaultdict(list)
     for path in _descend(room, ROOMS[room.name]):
         stem = path.name if path.is_dir() or path.name.startswith(".") else path.name.partition(".")[0]
         groups[path.parent, stem].append(path)
-    entries = []
     for paths in groups.values():
         stats = list(_list_stats(paths))
         used = max((max(status.st_mtime, status.st_atime) for status in stats), default=0.0)
-        entries.append(Entry(room, tuple(paths), sum(status.st_size for status in stats), used))
-    return entries
+        yield used, tuple(paths), sum(status.st_size for status in stats)
 
 
 def _descend(folder: Path, levels: int) -> Iterator[Path]:
@@ -87,25 +72,20 @@ def _list_stats(paths: Iterable[Path]) -> Iterator[os.stat_result]:
                 yield path.lstat()
 
 
-def prune(rooms: Iterable[Path], *, older_than: float | None = None) -> tuple[int, list[str]]:
-    """Remove rooms of the cache, or only their older entries; they are computed or downloaded again when needed.
+def prune(rooms: Iterable[Path]) -> tuple[int, list[str]]:
+    """Remove rooms of the cache; what they held is computed or downloaded again when needed.
 
-    Args: older_than: seconds since an entry was last used; None removes all entries.
     Returns: the bytes freed, and the names of the rooms that were left, since another command uses them.
     """
     freed, in_use = 0, []
     for room in rooms:
         with claim_room(room) as free:
-            if not free:
-                in_use.append(room.name)
-                continue
-            for entry in list_entries(room):
-                if older_than is None or time.time() - entry.used > older_than:
-                    _remove(entry)
-                    freed += entry.size
-            if older_than is None:
+            if free:
+                freed += measure_room(room)[0]
                 remove_path(room)
                 remove_path(find_marker(room))
+            else:
+                in_use.append(room.name)
     return freed, in_use
 
 
@@ -136,29 +116,29 @@ def bound_cache(ceiling: int | None, *, always: bool = False) -> int:
     measured = stamp.stat().st_mtime if stamp.is_file() else -math.inf
     if ceiling is None or (not always and 0 <= time.time() - measured < _STAMP_SECONDS):
         return 0
-    entries = [entry for room in find_rooms() for entry in list_entries(room)]
-    excess, freed = sum(entry.size for entry in entries) - ceiling, 0
+    entries = sorted((*entry, room) for room in find_rooms() for entry in list_entries(room))
+    excess, freed = sum(size for _, _, size, _ in entries) - ceiling, 0
     with contextlib.ExitStack() as locks:
         claimed: dict[Path, bool] = {}
-        for entry in sorted(entries, key=lambda entry: (entry.used, entry.paths)):
+        for _, paths, size, room in entries:
             if freed >= excess:
                 break
-            if entry.room not in claimed:
-                claimed[entry.room] = locks.enter_context(claim_room(entry.room))
-            if claimed[entry.room]:
-                _remove(entry)
-                freed += entry.size
+            if room not in claimed:
+                claimed[room] = locks.enter_context(claim_room(room))
+            if claimed[room]:
+                for path in paths:
+                    _remove(path)
+                freed += size
     stamp.touch()
     return freed
 
 
-def _remove(entry: Entry) -> None:
-    """Remove an entry; a folder is never seen with a part of its files."""
-    for path in entry.paths:
-        with contextlib.suppress(OSError):  # another user's
-            if path.is_dir() and not path.is_symlink():
-                aside = path.with_name(unfinished_name(path.name))
-                path.rename(aside)
-                remove_path(aside)
-            else:
-                path.unlink(missing_ok=True)
+def _remove(path: Path) -> None:
+    """Remove a part of an entry; a folder is never seen with a part of its files."""
+    with contextlib.suppress(OSError):  # another user's
+        if path.is_dir() and not path.is_symlink():
+            aside = path.with_name(unfinished_name(path.name))
+            path.rename(aside)
+            remove_path(aside)
+        else:
+            path.unlink(missing_ok=True)

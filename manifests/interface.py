@@ -8,15 +8,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
-from lemur_core.files.errors import UserError, missing_name
+from lemur_core.files.errors import missing_name
 from lemur_core.files.progress import hide_progress
 from manifests.folders.kinds import Check, FoundItem
 from manifests.folders.manifest import Manifest, read_manifest
-from manifests.folders.tables import iterate_rows
+from manifests.folders.tables import iterate_rows, reading
 
 _TABLES = (".parquet", ".jsonl")
 
@@ -105,16 +103,13 @@ class FinishedFolder:
             return tuple(_load("verify")(self.folder, jobs=jobs))
 
     def _read_rows(self, table: str) -> Iterator[Json]:
-        try:
+        with reading(self.folder, self.kind):
             for path in self.tables[table]:
                 if path.suffix == ".jsonl":
                     with path.open(encoding="utf-8") as lines:
                         yield from map(json.loads, lines)
                 else:
                     yield from iterate_rows(path)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            detail = str(error).splitlines()[0]
-            raise UserError(f"{self.folder}: {table} cannot be read: {detail}; create the folder again") from error
 
 
 def _load(name: str) -> Callable[..., Any]:

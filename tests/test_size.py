@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 42_045,
-    "files of code": 255,
-    "lines of tests and their cases": 42_860,
+    "lines of code": 41_772,
+    "files of code": 254,
+    "lines of tests and their cases": 42_734,
     "lines of benchmarks": 4_840,
-    "words of documents": 14_403,
+    "words of documents": 14_323,
     "commands": 26,
-    "options": 133,
+    "options": 131,
 }
 #: Written by commands, from the parsers and records.
 GENERATED = {ROOT / "docs" / name for name in ("commands.md", "columns.md", "api.md")}

@@ -90,8 +90,7 @@ class ReferenceCorpus:
         self.of_snapshot = self.manifest is not None and self.manifest.kind == "snapshot"
         stated = self.manifest.parameters if self.manifest is not None and self.of_snapshot else {}
         options = CurateOptions()
-        self.lexical: float = stated.get("lexical_threshold", options.lexical_threshold)
-        self.structural: float = stated.get("structural_threshold", options.structural_threshold)
+        self.lexical, self.structural = options.lexical_threshold, options.structural_threshold
         self.keeps_different = stated.get("graph") == "keep-different"
         self.codes: list[ReferenceCode] = []
         self.removed: dict[str, ReferenceCode] = {}
@@ -105,6 +104,9 @@ class ReferenceCorpus:
         self.name = str(of)
         with reading(of, "snapshot" if self.of_snapshot else "extraction"):
             if self.of_snapshot:
+                self.lexical, self.structural = (
+                    float(stated[f"{name}_threshold"]) for name in ("lexical", "structural")
+                )
                 self.removed, by_graph = _read_removed(of)
                 self._removed_by_graph = [self.removed[id_] for id_ in by_graph]
             self._read_features(jobs)

@@ -47,11 +47,11 @@ def read_block(folder: Path, index: int) -> Block:
 
     Raises: UserError if the table cannot be read.
     """
-    with EXTRACTION.reading(folder), open_table(folder / TABLE, Block) as (file, present):
+    with EXTRACTION.reading(folder), open_table(folder / TABLE, Block) as file:
         for group in range(file.num_row_groups):
             size = file.metadata.row_group(group).num_rows
             if index < size:
-                (row,) = as_records(file.read_row_group(group, present).slice(index, 1), Block)
+                (row,) = as_records(file.read_row_group(group, list(Block.model_fields)).slice(index, 1), Block)
                 return row
             index -= size
     raise IndexError(index)

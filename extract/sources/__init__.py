@@ -5,7 +5,6 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from lemur_core.files.markdown import escape_controls
 from lemur_core.files.progress import note
 
 if TYPE_CHECKING:  # Pydantic and Arrow load more slowly than most sources
-    from manifests.records.corpus import Alternative, Corpus, CorpusSource, Fetch
+    from manifests.records.corpus import Alternative, Corpus, CorpusSource
 
 __all__ = ["PackageSource", "SourceFile", "name_apart", "open_available", "open_source", "read_folder", "walk"]
 
@@ -152,28 +151,24 @@ def walk(root: Path) -> Iterator[str]:
 
 
 def open_available(corpus: "Corpus") -> tuple[tuple[PackageSource, ...], tuple[tuple[str, str], ...]]:
-    """Open the sources of a corpus, or their alternatives; also return the (name, reason) of unavailable ones.
-
-    Each source is looked up only in the locations that the corpus allows.
-    """
+    """Open the sources of a corpus, or their alternatives; also return the (name, reason) of unavailable ones."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        results = list(pool.map(partial(_try_open, corpus.fetch), corpus.sources))
+        results = list(pool.map(_try_open, corpus.sources))
     opened = tuple(result for result in results if isinstance(result, PackageSource))
     failed = zip(corpus.sources, results, strict=True)
     return opened, tuple((entry.name, str(result)) for entry, result in failed if isinstance(result, UserError))
 
 
-def _try_open(fetch: "Fetch", entry: "CorpusSource") -> PackageSource | UserError:
-    first, *others = entry.places(fetch)
+def _try_open(entry: "CorpusSource") -> PackageSource | UserError:
     try:
-        return _open_at(entry, first)
+        return _open_at(entry, entry)
     except UserError as error:
         failed = error
-    if not others:
+    if entry.alternative is None:
         return failed
-    note(f"{failed}; taking {others[0].source} instead")
+    note(f"{failed}; taking {entry.alternative.source} instead")
     try:
-        return replace(_open_at(entry, others[0]), instead_of=first.source)
+        return replace(_open_at(entry, entry.alternative), instead_of=entry.source)
     except UserError as second:
         return UserError(f"{entry.name}: neither of its sources can be opened: {failed}; {second}")
 

@@ -48,7 +48,14 @@ def gate(
 
     if sarif is not None:
         check_new_file(sarif, "--sarif", force=True)
-    report = check(paths, against=against or ("lemur",), jobs=jobs, unsafe=unsafe_no_sandbox, runtime=runtime)
+    report = check(
+        paths,
+        against=against or ("lemur",),
+        runtime=runtime,
+        jobs=jobs,
+        unsafe_no_sandbox=unsafe_no_sandbox,
+        progress=True,
+    )
     if sarif is not None:
         write_text(sarif, json.dumps(build_sarif(report), indent=2) + "\n")
     print(json.dumps(build_json(report), indent=2) if as_json else "\n".join(build_table(report)))
@@ -77,7 +84,7 @@ def diff(
 
     if out is not None:
         check_new_file(out, "--table", force=force)
-    difference = compare(before, after)
+    difference = compare(before, after, progress=True)
     if out is not None:
         with atomic_file(out) as part, part.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")

@@ -1,5 +1,6 @@
 """The difference of two corpora or snapshots: which networks came, went, changed their name or code, and what moved."""
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,9 @@ from typing import Any, NamedTuple
 from curate.model.options import get_prefix
 from curate.sources import open_source
 from lemur_core.files import Json
+from lemur_core.files.atomic import PathLike
 from lemur_core.files.markdown import code_span, plural, table
+from lemur_core.files.progress import hide_progress
 from manifests.folders.kinds import SNAPSHOT
 from manifests.folders.manifest import FILE_NAME, read_manifest
 from manifests.records import NetworkRow, Stat
@@ -122,15 +125,32 @@ class _Side:
         return found
 
 
-def diff(before: str, after: str) -> Difference:
+def diff(before: PathLike, after: PathLike, *, progress: bool = False) -> Difference:
     """Compare two corpora or snapshots, network by network.
 
     A network is its name; one that was renamed keeps its results. `recomputed` needs two snapshots with graphs.
 
-    Args: before, after: a snapshot, or a source of records such as `lemur@2.0.6`.
-    Raises: UserError if one of them cannot be read.
+    Args:
+        before: a snapshot, or a source of records such as `lemur@2.0.6`.
+        after: another one.
+        progress: show progress on stderr.
+
+    Returns:
+        Changes of names, codes and results; `counts()`, `to_json()` and `to_markdown()` state them.
+
+    Raises:
+        UserError: if one of them cannot be read.
+
+    Example:
+        ```python
+        from lemur import diff
+
+        difference = diff("snapshot", "snapshot")
+        assert not difference.changes
+        ```
     """
-    old, new = _read(before), _read(after)
+    with hide_progress(unless=progress):
+        old, new = (_read(os.fspath(spec)) for spec in (before, after))
     old_names = old.names()
     old_graphs: dict[str, str] = {}  # the first network of each graph
     for name in sorted(old.codes):

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from curate.compute.graphs import NetworkTracer
 from curate.compute.runs import PRM, TASK_DATASETS
-from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex, Query
+from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
 from lemur.desk.checks import (
@@ -28,14 +28,14 @@ from lemur.desk.checks import (
     read_statistics,
 )
 from lemur_core.files import Json
+from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural, ratio
-from lemur_core.files.progress import progress
+from lemur_core.files.progress import hide_progress
+from lemur_core.files.progress import progress as show_progress
 from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.runtime import find_absence, option_for
 from manifests.folders.manifest import package_versions
-from train.model.certificates import compute_certificates
-from train.model.contract import lemur_digest
 
 _CHUNK = 16  # files in one message to a worker
 _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparameters
@@ -71,84 +71,93 @@ class GateReport:
 
 
 def gate(
-    paths: Sequence[str],
+    paths: PathLike | Sequence[PathLike],
     *,
-    against: Sequence[str] = ("lemur",),
-    jobs: int | None = None,
-    unsafe: bool = False,
+    against: Sequence[PathLike] = ("lemur",),
     runtime: Sequence[str] = (),
+    jobs: int | None = None,
+    unsafe_no_sandbox: bool = False,
+    progress: bool = False,
 ) -> GateReport:
-    """Check a contribution to LEMUR.
+    """Check a contribution to LEMUR: contract, names, statistics, runs, what is new, secrets, licenses.
 
     Args:
-        paths: files, folders, and ranges of commits `A..B` of the repository in the working folder.
+        paths: one or more files, folders, or ranges of commits `A..B` of the repository in the working folder.
         against: snapshots, or sources of records such as `lemur` and `lemur-db`.
-        jobs: parallel processes; None for one per core.
-        unsafe: run the networks without the sandbox.
         runtime: packages that the networks can import in addition to the declared runtime.
-    Returns: the findings by file; none if there is nothing to check.
-    Raises: UserError if a path or a reference cannot be read, or no sandbox is available.
+        jobs: worker processes; all cores by default.
+        unsafe_no_sandbox: run the networks without the sandbox; only for code that you trust.
+        progress: show progress on stderr.
+
+    Returns:
+        The findings by file; none if there is nothing to check.
+
+    Raises:
+        UserError: if a path or a reference cannot be read, or no sandbox is available.
+
+    Example:
+        ```python
+        from lemur import gate
+
+        report = gate("network.py", against=["snapshot"])
+        print(report.passed)
+        ```
     """
-    find_absence(runtime)  # report missing packages before anything runs
-    contribution = read_contribution(paths)
-    references = [_open_reference(name) for name in against]
-    if not (contribution.networks or contribution.statistics or contribution.links):
-        kinds = "networks (.py files) or statistics (stat/train/TASK_DATASET_METRIC_NAME/EPOCH.json)"
-        note = f"nothing to check: no {kinds} among {plural(len(contribution.others), 'file')}"
-        return GateReport((), (note,))
-    index = NoveltyIndex(references, jobs=jobs)
-    networks = _inspect(contribution.networks, jobs)
-    needed: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
-    needed |= {Path(network.path).stem: network.needed for network in networks}
-    statistics = [read_statistics(path, data, needed.get) for path, data in contribution.statistics.items()]
-    files: dict[str, GatedFile] = {file.path: file for file in (*networks, *statistics)}
-    for path, link in contribution.links.items():
-        where = f"{link}, whose content is not in this contribution; put the files themselves here"
-        files[path] = GatedFile(path, "link", [Refusal("file", where)])
-    for path, fault in find_untrained([file for file in statistics if file.passed], contribution.present):
-        files[path].findings.append(Refusal("statistics", fault))
+    with hide_progress(unless=progress):
+        find_absence(runtime)  # report missing packages before anything runs
+        given = [paths] if isinstance(paths, str | os.PathLike) else paths
+        contribution = read_contribution([os.fspath(path) for path in given])
+        names = [os.fspath(name) for name in against]
+        references = [_open_reference(name) for name in names]
+        if not (contribution.networks or contribution.statistics or contribution.links):
+            kinds = "networks (.py files) or statistics (stat/train/TASK_DATASET_METRIC_NAME/EPOCH.json)"
+            note = f"nothing to check: no {kinds} among {plural(len(contribution.others), 'file')}"
+            return GateReport((), (note,))
+        index = NoveltyIndex(references, jobs=jobs)
+        networks = _inspect(contribution.networks, jobs)
+        needed: dict[str, tuple[str, ...]] = dict.fromkeys(contribution.names, ())
+        needed |= {Path(network.path).stem: network.needed for network in networks}
+        statistics = [read_statistics(path, data, needed.get) for path, data in contribution.statistics.items()]
+        files: dict[str, GatedFile] = {file.path: file for file in (*networks, *statistics)}
+        for path, link in contribution.links.items():
+            where = f"{link}, whose content is not in this contribution; put the files themselves here"
+            files[path] = GatedFile(path, "link", [Refusal("file", where)])
+        for path, fault in find_untrained([file for file in statistics if file.passed], contribution.present):
+            files[path].findings.append(Refusal("statistics", fault))
 
-    _set_arguments(networks, statistics)
-    compared = [(network, network.query) for network in networks if network.query is not None]
-    with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
-        novelties = index.compare([query for _, query in compared], None if index.absence else tracer)
-        certificates: Mapping[str, str | None] = {}
-        if contribution.arch_uid is not None:
-            codes = {query.name: query.code for _, query in compared}
-            near = {neighbor.id for novelty in novelties for neighbor in novelty.nearest}
-            for corpus in index.corpora:
-                codes |= corpus.read_codes(near)
-            found = compute_certificates(contribution.arch_uid, codes.values(), unsafe=unsafe)
-            certificates = {name: found[code] for name, code in codes.items()}
-        for (network, query), novelty in zip(compared, novelties, strict=True):
-            network.findings += _judge(novelty, {finding.rule for finding in network.findings})
-            network.findings += _judge_certificate(network, query, novelty, certificates)
-            if novelty.text is not None:
-                network.nearest, network.similarity = novelty.text.name, novelty.text.similarity
-        passing = [query for network, query in compared if network.passed]
-        for number, earlier in index.find_repeats(passing, tracer).items():
-            repeats = f"{earlier.how}, of these files ({_describe_similarity(earlier)})"
-            files[passing[number].name].findings.append(Refusal("new", repeats))
+        _set_arguments(networks, statistics)
+        compared = [(network, network.query) for network in networks if network.query is not None]
+        with NetworkTracer(jobs=jobs, unsafe=unsafe_no_sandbox, runtime=runtime) as tracer:
+            novelties = index.compare([query for _, query in compared], None if index.absence else tracer)
+            for (network, _), novelty in zip(compared, novelties, strict=True):
+                network.findings += _judge(novelty, {finding.rule for finding in network.findings})
+                if novelty.text is not None:
+                    network.nearest, network.similarity = novelty.text.name, novelty.text.similarity
+            passing = [query for network, query in compared if network.passed]
+            for number, earlier in index.find_repeats(passing, tracer).items():
+                repeats = f"{earlier.how}, of these files ({_describe_similarity(earlier)})"
+                files[passing[number].name].findings.append(Refusal("new", repeats))
 
-    notes = [
-        f"{name}: holds no graphs; its networks are compared by text and structure alone;"
-        " `lemur curate --graph all` makes a snapshot that holds them"
-        for name, corpus in zip(against, index.corpora, strict=True)
-        if not (corpus.has_graphs or index.absence)
-    ]
-    if index.absence is not None:
-        notes.append(f"no network was run, and no graphs are compared: {index.absence}")
-    missing = [novelty.trace.missing for novelty in novelties if option_for(novelty.trace.missing)]
-    if missing:
-        lacking = f"{plural(len(missing), 'network')} not run, for want of {', '.join(sorted(set(missing)))}"
-        notes.append(f"{lacking}, which LEMUR has: {option_for(missing[0])} runs them")
-    unchecked = [network.path for network in networks if network.certificate and not certificates.get(network.path)]
-    if unchecked:
-        shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
-        notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
-    if contribution.others:
-        notes.append(f"neither networks nor statistics, and not checked: {plural(len(contribution.others), 'file')}")
-    return GateReport(tuple(files.values()), tuple(notes))
+        notes = [
+            f"{name}: holds no graphs; its networks are compared by text and structure alone;"
+            " `lemur curate --graph all` makes a snapshot that holds them"
+            for name, corpus in zip(names, index.corpora, strict=True)
+            if not (corpus.has_graphs or index.absence)
+        ]
+        if index.absence is not None:
+            notes.append(f"no network was run, and no graphs are compared: {index.absence}")
+        missing = [novelty.trace.missing for novelty in novelties if option_for(novelty.trace.missing)]
+        if missing:
+            lacking = f"{plural(len(missing), 'network')} not run, for want of {', '.join(sorted(set(missing)))}"
+            notes.append(f"{lacking}, which LEMUR has: {option_for(missing[0])} runs them")
+        if certified := [network.path for network in networks if network.has_certificate]:
+            shown = certified[0] + (f" and {len(certified) - 1:,} more" if len(certified) > 1 else "")
+            notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
+        if contribution.others:
+            notes.append(
+                f"neither networks nor statistics, and not checked: {plural(len(contribution.others), 'file')}"
+            )
+        return GateReport(tuple(files.values()), tuple(notes))
 
 
 def _open_reference(name: str) -> Path | RecordSource:
@@ -164,7 +173,7 @@ def _inspect(networks: Mapping[str, bytes], jobs: int | None) -> list[Network]:
     items = list(networks.items())
     chunks = [items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK)]
     results: list[Network] = []
-    with progress("files", len(items), "networks") as advance:
+    with show_progress("files", len(items), "networks") as advance:
         for part in map_chunks(inspect_network, chunks, _report_crash, jobs):
             results += part
             advance(len(part))
@@ -189,22 +198,6 @@ def _set_arguments(networks: Sequence[Network], statistics: Sequence[Statistics]
             prm |= {name: value for name, value in measured.trials[0].items() if name not in _MEASURED}
             network.query.task = measured.task if measured.task in TASK_DATASETS else network.query.task
         network.query.prm = prm
-
-
-def _judge_certificate(
-    network: Network, query: Query, novelty: Novelty, certificates: Mapping[str, str | None]
-) -> Iterator[Refusal]:
-    """Yield what is wrong with a certificate: another one in the name, or that of a network of the references, to which
-    LEMUR's head would add the statistics."""
-    own = certificates.get(network.path)
-    if own is None:
-        return
-    twin = next((neighbor.name for neighbor in novelty.nearest if certificates.get(neighbor.id) == own), None)
-    if network.certificate not in ("", own):
-        either = f"the digest of its code, {lemur_digest(query.code)}, or its certificate by ArchUID.py"
-        yield Refusal("name", f"ends in neither {either}, {own}")
-    elif twin is not None:
-        yield Refusal("new", f"has the certificate of {twin}: LEMUR's head would add its statistics to that network")
 
 
 def _judge(novelty: Novelty, rules: Collection[str]) -> Iterator[Refusal]:

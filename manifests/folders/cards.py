@@ -30,8 +30,6 @@ from manifests.provenance.licenses import NOASSERTION
 from manifests.records import arrow_schema
 
 CARD = "README.md"
-#: Where a folder lies, as its card says before it is published.
-HERE = "path/to/this/folder"
 #: Sizes of data sets, as the Hub names them.
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 #: Identifiers of licenses on the Hub; any other is stated by its own name.
@@ -181,7 +179,6 @@ def card_text(
     tags: Sequence[str],
     source_datasets: Sequence[str],
     tool: str,
-    address: str = HERE,
 ) -> str:
     """Return the text of a dataset card.
 
@@ -191,7 +188,6 @@ def card_text(
         tags: tags on the Hub.
         source_datasets: `original` or `extended`, as the Hub names where data come from.
         tool: the release of lemur-curator that wrote the data.
-        address: the repository that they are published in.
     """
     front = {
         "pretty_name": make_visible(card.name),
@@ -214,8 +210,9 @@ def card_text(
     lines = ["---", yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=sys.maxsize) + "---", ""]
     lines += [f"# {plain(card.name)}", "", plain(card.description)]
     lines += ["", "```python", "from datasets import load_dataset", ""]
+    lines += ['HERE = "path/to/this/folder"  # on the Hub its repository, OWNER/NAME']
     for item in tables:
-        lines.append(f'{item.name} = load_dataset("{address}", "{item.name}")  # {item.about}')
+        lines.append(f'{item.name} = load_dataset(HERE, "{item.name}")  # {item.about}')
     lines += ["```", "", "`manifest.json` says how to make this folder again, `lemur verify` checks its promises."]
     lines += ["", card.text.strip(), *card.disclosure.lines(), "", "## Columns", ""]
     for item in tables:
@@ -226,11 +223,6 @@ def card_text(
         lines += [f"`{item.name}`:", "", *table(["column", "type", "meaning"], rows, 3)]
     lines += ["", "## Citation", "", "```bibtex", _cite(card.name, tool), "```"] if card.lemur else []
     return "\n".join(lines) + "\n"
-
-
-def address_card(text: str, before: str, address: str) -> str:
-    """Return the text of a card that names another address."""
-    return text.replace(f'load_dataset("{before}"', f'load_dataset("{address}"')
 
 
 def _type_name(kind: pa.DataType) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lemur_core.files import Json, markdown
 from lemur_core.files.atomic import PAGE, scratch_folder, write_text
@@ -153,19 +153,9 @@ def link(text: str, path: str) -> Mapping[str, str] | str:
     """Return a cell that opens a file.
 
     Args: text, path: what is displayed, and the file relative to the folder of the page.
-    Returns: a cell; the bare text for a file that is neither data nor text: a browser might run it. `page_link` returns
-        one that opens another page.
+    Returns: a cell; the bare text for a file that is neither data nor text: a browser might run it.
     """
     return {"text": text, "path": path} if DATA.fullmatch(path) else text
-
-
-def page_link(text: str, path: str) -> Mapping[str, str]:
-    """Return a cell that opens another page.
-
-    Args: text, path: what is displayed, and the page relative to this one.
-    Returns: a cell that stays valid wherever the two pages are, as long as they move together.
-    """
-    return {"text": text, "page": path}
 
 
 def facts(title: str, rows: Iterable[tuple[str, Cell | Sequence[Cell]]]) -> View:
@@ -293,17 +283,15 @@ def value_text(value: object) -> str:
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def write_page(
-    folder: Path, page: Page, target: Path | None = None, *, links: Literal["back", "here", "none"] = "back"
-) -> Path:
+def write_page(folder: Path, page: Page, target: Path | None = None, *, base: str | None = None) -> Path:
     """Write a page into a folder whose other files are in place; the same folder gives the same bytes.
 
-    Args: target, links: another folder to write it to; its links lead back, or to files there, or are texts.
+    Args: target: another folder to write it to. base: what its links begin with; by default they lead back.
     Returns: the path of the index.
     """
+    if base is None:
+        base = "" if target is None else f"{folder.resolve().as_uri()}/"
     target = target or folder
-    back = "" if target == folder else f"{folder.resolve().as_uri()}/"
-    base = {"back": back, "here": "", "none": None}[links]
     (target / SHARDS).mkdir(parents=True, exist_ok=True)
     for older in (target / SHARDS).glob("[0-9]*.js"):
         older.unlink()
@@ -320,7 +308,7 @@ def list_page_files(folder: Path) -> list[str]:
     return sorted(name for path in paths if PAGE.fullmatch(name := path.relative_to(folder).as_posix()))
 
 
-def _index(page: Page, listed: Sequence[Entry], starts: Sequence[int], base: str | None) -> str:
+def _index(page: Page, listed: Sequence[Entry], starts: Sequence[int], base: str) -> str:
     """Return the text of `index.html`."""
     library = page.library
     stated = ("title", "noun", "total", "elsewhere", "order", "by", "sizes")
@@ -383,7 +371,7 @@ def has_page(folder: Path, page: Page) -> bool:
     Returns: False if a file of it is missing, foreign, or holds other data; however these are compressed.
     """
     with scratch_folder("page") as target:
-        write_page(folder, page, target, links="here")
+        write_page(folder, page, target, base="")
         names = list_page_files(target)
         try:
             return list_page_files(folder) == names and all(

@@ -21,7 +21,7 @@ from lemur_core.files.errors import DamagedError, UserError, missing_name
 from lemur_core.files.markdown import article, make_visible, plural
 from lemur_core.files.progress import show_item
 from manifests import provenance, records
-from manifests.folders.cards import CARD, HERE, Card, card_text, croissant_text
+from manifests.folders.cards import CARD, Card, card_text, croissant_text
 from manifests.folders.frame import (
     Page,
     foreign_page_files,
@@ -263,9 +263,7 @@ class Kind:
             "tags": ("neural-architecture", *self.tags, *(("lemur",) if card.lemur else ())),
         }
         size = sum(rows[path.relative_to(folder).as_posix()] for table in tables[:1] for path in table.paths(folder))
-        text = card_text(
-            card, tables, size=size, source_datasets=self.source_datasets, address=get_address(manifest), **about
-        )
+        text = card_text(card, tables, size=size, source_datasets=self.source_datasets, **about)
         write_text(target / CARD, text)
         write_text(target / CROISSANT, croissant_text(folder, card, tables, command=self.command, **about))
 
@@ -303,11 +301,6 @@ class Kind:
         manifest = manifest.model_copy(update={"measured": watch.measure()})
         write_manifest(folder, manifest)
         return manifest
-
-
-def get_address(manifest: Manifest) -> str:
-    """Return where the card of a folder says that it is."""
-    return str(manifest.details.get("published", {}).get("repository", HERE))
 
 
 def _make_item(named: Named, row: records.Record) -> ListedItem:
@@ -647,7 +640,13 @@ def _check_derived(kind: Kind, folder: Folder) -> Check:
     wrong: list[str] = []
     with scratch_folder("verify") as made:
         stated: Mapping[str, Json] = {} if kind.derive is None else kind.derive(folder, made)
-        kind.write_face(path, manifest, made)
+        for part, facts in stated.items():
+            for key, value in json.loads(json.dumps(facts)).items():
+                if (own := getattr(manifest, part).get(key)) != value:
+                    texts = [json.dumps(item, ensure_ascii=False) for item in (value, own)]
+                    wrong.append(f"manifest: {part}.{key} is {_find_difference(*texts)[1]}")
+        if not wrong:  # the face says what the manifest states
+            kind.write_face(path, manifest, made)
         names = sorted(item.relative_to(made).as_posix() for item in made.rglob("*") if item.is_file())
         for name in names:
             if not (path / name).is_file():
@@ -658,11 +657,6 @@ def _check_derived(kind: Kind, folder: Folder) -> Check:
                 texts = [(place / name).read_bytes().decode("utf-8", "replace") for place in (made, path)]
                 line, fault = _find_difference(*texts)
                 wrong.append(f"{name}, line {line}: {fault}")
-    for part, facts in stated.items():
-        for key, value in json.loads(json.dumps(facts)).items():
-            if (own := getattr(manifest, part).get(key)) != value:
-                texts = [json.dumps(item, ensure_ascii=False) for item in (value, own)]
-                wrong.append(f"manifest: {part}.{key} is {_find_difference(*texts)[1]}")
     made_again = f"{plural(len(names), 'file')} made again by the writer: no cell and no line differs"
     return check_faults("derived", wrong, made_again if names else "the counts are those of the tables")
 

@@ -1,8 +1,7 @@
 """The manifest: inputs, parameters and outputs of a run, so that a folder can be checked and reproduced.
 
-Readers use some of the parameters, counts and details that the manifest of each kind of folder states. Every one of
-them may be missing, because an older release did not state it; one that is there has its type, and is null only where
-its type says so.
+Readers use some of the parameters, counts and details that the manifest of each kind of folder states. One that is
+missing is one clear line where it is read; what they should be, the writer itself says when `verify` derives them.
 """
 
 import importlib.metadata
@@ -14,18 +13,17 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from types import GenericAlias
 from typing import Annotated, Any, NoReturn
 
 import pyarrow.parquet as pq
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError, create_model
+from pydantic import AfterValidator, FailFast, Field
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import PAGE, PathLike, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
 from manifests.folders.tables import describe, read_bytes
-from manifests.records import Ratio, Record, Sha256, first_fault
+from manifests.records import Record, Sha256
 
 FILE_NAME = "manifest.json"
 #: The page of a folder, on which the manifest does not depend.
@@ -222,12 +220,6 @@ def read_manifest(folder: PathLike) -> Manifest:
         raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not a valid manifest: {describe(error)}; create the folder again") from None
-    for name, type_ in (("details", _PUBLISHED), *STATED.get(manifest.kind, {}).items()):
-        try:
-            TypeAdapter(type_).validate_python(getattr(manifest, name))
-        except ValidationError as error:
-            fault = f"{name}.{first_fault(error)}"
-            raise UserError(f"{path}: not a valid manifest: {fault}; create the folder again") from None
     stated = {name: StatedFacts(f"{path}: {name}", getattr(manifest, name)) for name in _STATED}
     return manifest.model_copy(update=stated)
 
@@ -245,101 +237,6 @@ class StatedFacts(dict[str, Any]):
 
     def __missing__(self, name: str) -> NoReturn:
         raise UserError(f"{self._where}.{name} is missing; create the folder again")
-
-
-_Count = Annotated[int, Field(ge=0, lt=2**63)]
-_Counts = dict[str, _Count]
-_Figure = Annotated[float, Field(allow_inf_nan=False)]
-_Threshold = Annotated[float, Field(gt=0, le=1)]
-_Bands = Annotated[int, Field(ge=1, le=4096)]
-_Text = str | None
-
-
-class _Stated(BaseModel):
-    """Base of what a manifest states: exact types, further keys allowed."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
-
-
-class _Rows(_Stated):
-    """Rows of the source by stage, of which `input` is the sum."""
-
-    __pydantic_extra__: _Counts
-    input: _Count
-
-
-class _Source(_Stated):
-    """A source of blocks as it was fetched."""
-
-    name: str
-    version: _Text = None
-    origin: _Text = None
-    digest: _Text = None
-    swhid: _Text = None
-    license: _Text = None
-
-
-def _require(**types: Any) -> Any:
-    """Return the type of an object that has all of these keys."""
-    fields: Any = {name: (type_, ...) for name, type_ in types.items()}
-    return create_model("Stated", __base__=_Stated, **fields)
-
-
-def _allow(**types: Any) -> Any:
-    """Return the type of an object that may have these keys. The default is not validated: null is not allowed."""
-    fields: Any = {name: (type_, None) for name, type_ in types.items()}
-    return create_model("Stated", __base__=_Stated, **fields)
-
-
-def _list_of(item: Any) -> Any:
-    return GenericAlias(list, (item,))
-
-
-def _dict_of(value: Any) -> Any:
-    return GenericAlias(dict, (str, value))
-
-
-_GROUPS = _dict_of(_require(before=_Count, kept=_Count))  # codes by prefix or family
-_CHAT = _require(rows=_Count, tokens=_Count, kinds=_Counts, dropped=_Count)
-_SHARED = _allow(license=str)  # of all conversations, or networks
-_RUNS = _allow(runs=_Count)
-#: Of a folder of any kind: the repository that it was published in, and the digest of its manifest before.
-_PUBLISHED = _allow(published=_require(repository=str, manifest=Sha256))
-
-#: By kind, the types of parameters, counts and details. Of another kind, nothing is read but what every manifest has.
-STATED: dict[str, Json] = {
-    "snapshot": {
-        "parameters": _allow(
-            source=_Text, graph=_Text, license=_Text, seed=int, require_runs=bool,
-            lexical_threshold=_Threshold, structural_threshold=_Threshold, chat=bool,
-        ),
-        "counts": _allow(
-            rows=_Rows, networks=_Count, names=_Count, codes=_Count, splits=_Counts, prefixes=_GROUPS, families=_GROUPS,
-            graphs=_require(kept=_Count), chat=_CHAT, runs=Json, licenses=Json,
-        ),
-        "details": _allow(
-            license=str, lsh=_require(bands=_Bands, rows=_Bands, recall=Ratio),
-            origins=_allow(threshold=Ratio), chat=_SHARED,
-            licensed_by_row=_Count, withheld=list[Json], notes=list[str],
-        ),
-    },
-    "extraction": {
-        "parameters": _allow(corpus=_Text, seed=int, as_of=_Text, chat=Json | None),
-        "counts": _allow(reached=_Counts, graphs=_allow(blocks=_Count), chat=_CHAT),
-        "details": _allow(
-            sources=list[_Source], withheld=_list_of(_allow(blocks=_Count)), notes=list[str], unopened=dict[str, str],
-        ),
-    },
-    "ablation": {"parameters": _allow(data=str, variants=Json, seeds=list[int]), "counts": _RUNS},
-    "synthesis": {
-        "parameters": _require(model=str), "counts": _require(attempts=_Count, accepted=_Count), "details": _SHARED,
-    },
-    "experts-evaluation": {
-        "counts": _require(
-            scores=dict[str, dict[str, dict[str, _Figure]]], routing=_dict_of(list[_Count]), elsewhere=_Count
-        )
-    },
-}  # fmt: skip
 
 
 #: Data and texts, by their suffix: what a page may link to, and what a folder of an unknown kind may have.

@@ -106,25 +106,23 @@ def read_rows(
     Args:
         files: tables of this record type.
         record: the type of the records.
-        columns: the fields to read; all by default. Reading is fast without code. Any other field then has no value;
-            one that an older table lacks has its default.
+        columns: the fields to read; all by default. Reading is fast without code. Any other field then has no value.
         ids: only the rows with one of these values in column `id`.
     Returns: an iterator over the rows in the order of the files.
-    Raises: OSError or pyarrow.ArrowException if a table cannot be read, lacks a column that has no default, or holds
-        what does not fit a column.
+    Raises: OSError or pyarrow.ArrowException if a table cannot be read, lacks a column, or holds what does not fit one.
     """
-    needed = columns if ids is None or not columns else tuple(dict.fromkeys(("id", *columns)))
+    names = list(columns or record.model_fields)
+    needed = names if ids is None else list(dict.fromkeys(("id", *names)))
     wanted = None if ids is None else pa.array(sorted(ids), pa.string())
     for path in files:
-        with open_table(path, record, needed) as (file, present):
-            names = [name for name in present if not columns or name in columns]
+        with open_table(path, record, needed) as file:
             for group in range(file.num_row_groups):
                 # The ids alone first: codes are large, and few rows may be wanted.
                 if wanted is not None:
                     found = pc.is_in(file.read_row_group(group, columns=["id"])["id"], value_set=wanted)
                     if not pc.any(found, min_count=0).as_py():
                         continue
-                for batch in file.iter_batches(batch_size=_ROWS_READ, row_groups=[group], columns=present):
+                for batch in file.iter_batches(batch_size=_ROWS_READ, row_groups=[group], columns=needed):
                     chosen = batch if wanted is None else batch.filter(pc.is_in(batch["id"], value_set=wanted))
                     yield from as_records(chosen.select(names), record)
 
@@ -133,25 +131,20 @@ def read_table(files: Iterable[Path], record: type[Record], columns: Sequence[st
     """Read columns of tables whole; as `check_table`, but without the values of texts and numbers.
 
     Args: files, record, columns: as in `read_rows`.
-    Returns: one table of the columns that are there, in the order of `columns`; null only where a field may be None.
-        Columns that an older table lacks are null.
+    Returns: one table of the columns, in the order of `columns`; null only where a field may be None.
     Raises: as `read_rows`.
     """
-    schema = arrow_schema(record)
-    names = list(columns or record.model_fields)
+    whole = arrow_schema(record)
+    schema = pa.schema([whole.field(name) for name in columns or record.model_fields])
     tables = []
     for path in files:
-        with open_table(path, record, names) as (file, present):
-            table = file.read(present)
-        for name in present:
-            if table[name].null_count and not schema.field(name).nullable:
-                raise pa.ArrowInvalid(f"{path}: column {name} has a row without a value")
-        for name in names:
-            if name not in present:
-                table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
-        tables.append(table.select(names))
-    whole = pa.schema([schema.field(name) for name in names])
-    return pa.concat_tables(tables) if tables else whole.empty_table()
+        with open_table(path, record, schema.names) as file:
+            table = file.read(schema.names).select(schema.names)
+        for field in schema:
+            if table[field.name].null_count and not field.nullable:
+                raise pa.ArrowInvalid(f"{path}: column {field.name} has a row without a value")
+        tables.append(table)
+    return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def read_frame(files: Iterable[Path]) -> "pandas.DataFrame":
@@ -161,39 +154,27 @@ def read_frame(files: Iterable[Path]) -> "pandas.DataFrame":
 
 
 @contextlib.contextmanager
-def open_table(
-    path: Path, record: type[Record], columns: Sequence[str] = ()
-) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
-    """Open a table whose columns are those of a record type.
+def open_table(path: Path, record: type[Record], columns: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """Open a table whose columns are those of a record type; more may follow them.
 
     Args: path, record, columns: the file, the type of its rows, and the fields that are needed; all by default.
-    Returns: a context manager of the file and those of the columns that it has.
+    Returns: a context manager of the file.
     Raises: OSError or pyarrow.ArrowException if it cannot be read, a column is missing, or of another type.
     """
     check_plain(path)
     try:
         with pq.ParquetFile(path) as file:
-            yield file, _present(path, file.schema_arrow, record, columns)
+            schema, expected = file.schema_arrow, arrow_schema(record)
+            for name in columns or record.model_fields:
+                if (number := schema.names.count(name)) != 1:
+                    raise pa.ArrowInvalid(f"{path}: {f'{number} columns' if number else 'no column'} {name}")
+                if (kind := schema.field(name).type) != expected.field(name).type:
+                    raise pa.ArrowInvalid(f"{path}: column {name} is {kind}, not {expected.field(name).type}")
+            yield file
     except (OSError, pa.ArrowException) as error:
         # The messages of pyarrow do not name the file.
         text = str(error)
         raise error if str(path) in text else pa.ArrowInvalid(f"{path}: {text}") from error
-
-
-def _present(path: Path, schema: pa.Schema, record: type[Record], columns: Sequence[str]) -> list[str]:
-    """Return the columns that a table has. Raises: pyarrow.ArrowInvalid if one is missing or of another type."""
-    expected = arrow_schema(record)
-    present = []
-    for name in columns or record.model_fields:
-        number, type_ = schema.names.count(name), expected.field(name).type
-        if number == 0 and record.model_fields[name].is_required():
-            raise pa.ArrowInvalid(f"{path}: no column {name}")
-        if number > 1:
-            raise pa.ArrowInvalid(f"{path}: {number} columns {name}")
-        if number and schema.field(name).type != type_:
-            raise pa.ArrowInvalid(f"{path}: column {name} is {schema.field(name).type}, not {type_}")
-        present += [name] * number
-    return present
 
 
 def as_records(rows: pa.Table | pa.RecordBatch, record: type[R]) -> list[R]:
@@ -303,13 +284,13 @@ def reading(folder: Path, kind: str) -> Iterator[None]:
 
     Args: folder, kind: the folder, and its kind for the message.
     Returns: a context manager.
-    Raises: UserError instead of `READ_ERRORS`.
+    Raises: UserError instead of `CHECK_ERRORS`.
     """
     try:
         yield
     except MissingNameError:
         raise
-    except READ_ERRORS as error:
+    except CHECK_ERRORS as error:
         again = "run `lemur verify`, or create the folder again"
         raise UserError(f"{folder}: damaged {kind}: {describe(error)}; {again}") from error
 

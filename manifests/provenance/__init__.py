@@ -58,6 +58,15 @@ def without_source(error: str) -> str:
 
 #: The beginning of the comment above the block of a slot.
 SLOT_HEADING = "Slot "
+#: The comment above the block of a slot, of fields of the block's row; and the fields that are not any text.
+_PROVENANCE = f"""{SLOT_HEADING}{{slot}}: {{name}}.
+
+Block:   {{block}}
+File:    {{path}}, lines {{start_line}}-{{end_line}}
+SWHID:   {{swhid}}
+Licence: {{license}}
+SHA-256: {{code_sha256}} (of the extracted file)"""
+_FIELDS = {"slot": r"\S+", "start_line": r"\d+", "end_line": r"\d+", "code_sha256": "[0-9a-f]{64}"}
 
 
 def provenance_lines(slot: str, name: str, facts: Mapping[str, object]) -> tuple[str, ...]:
@@ -67,15 +76,7 @@ def provenance_lines(slot: str, name: str, facts: Mapping[str, object]) -> tuple
         `path`, `start_line`, `end_line`, `swhid`, `license`, `code_sha256`.
     Returns: lines without `#`.
     """
-    return (
-        f"{SLOT_HEADING}{slot}: {name}.",
-        "",
-        f"Block:   {facts['block']}",
-        f"File:    {facts['path']}, lines {facts['start_line']}-{facts['end_line']}",
-        f"SWHID:   {facts['swhid']}",
-        f"Licence: {facts['license']}",
-        f"SHA-256: {facts['code_sha256']} (of the extracted file)",
-    )
+    return tuple(_PROVENANCE.format_map({**facts, "slot": slot, "name": name}).split("\n"))
 
 
 def header_lines(code: str) -> list[str]:
@@ -87,17 +88,12 @@ def header_lines(code: str) -> list[str]:
     return list(takewhile(lambda line: line.startswith("#"), code.split("\n")))
 
 
-#: As `provenance_lines` writes it.
-_COMMENT = re.compile(
-    r"^# Slot (?P<slot>\S+): .*\n"
-    r"#\n"
-    r"# Block:   (?P<block>.+)\n"
-    r"# File:    (?P<path>.+), lines (?P<first>\d+)-(?P<last>\d+)\n"
-    r"# SWHID:   (?P<swhid>.+)\n"
-    r"# Licence: (?P<license>.+)\n"
-    r"# SHA-256: (?P<sha256>[0-9a-f]{64}) ",
-    re.MULTILINE,
-)
+def _match_field(field: re.Match[str]) -> str:
+    return f"(?P<{field[1]}>{_FIELDS.get(field[1], '.+')})"
+
+
+_COMMENT = re.sub(r"^", "# ", _PROVENANCE, flags=re.MULTILINE).replace("# \n", "#\n")
+_COMMENTS = re.compile("^" + re.sub(r"\\{(\w+)\\}", _match_field, re.escape(_COMMENT)), re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +118,9 @@ def find_inlined_blocks(code: str) -> list[Inlined]:
     """
     return [
         Inlined(
-            **{name: match[name] for name in ("slot", "block", "path", "swhid", "license")},
-            lines=(int(match["first"]), int(match["last"])),
-            code_sha256=match["sha256"],
+            **{name: match[name] for name in ("slot", "block", "path", "swhid", "license", "code_sha256")},
+            lines=(int(match["start_line"]), int(match["end_line"])),
             line=code.count("\n", 0, match.start()) + 1,
         )
-        for match in _COMMENT.finditer(code)
+        for match in _COMMENTS.finditer(code)
     ]

@@ -65,6 +65,8 @@ def _translate(what: str, error: Exception, again: str) -> UserError:
         detail = f"the Hub does not know who you are; {_LOGIN}"
     elif status == 403:
         detail = f"no permission to write: {detail}; {_LOGIN}"
+    elif status == 412:
+        detail = "another commit came in between; run again to compare"
     elif status is not None:
         detail = f"the Hub refuses with status {status}: {detail}"
     elif isinstance(error, OSError) and error.errno is not None:

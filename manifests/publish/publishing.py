@@ -233,7 +233,7 @@ def publish(
     failed = next((check for check in verify(folder) if not check.ok), None)
     if failed is not None:
         raise UserError(f"{folder}: {failed.name}: {failed.detail}; see `lemur verify`; create the folder again")
-    with stage_files(folder, page=page, address=repo_id) as ready:
+    with stage_files(folder, page=page) as ready:
         local = _read_unchanged(folder, manifest, ready)  # everything below refers to these bytes
         notes = check_findings(folder, screen(ready.files, folder), not_secret)
         unread = None
@@ -268,17 +268,9 @@ def publish(
         operations = [local[name] for name in (*changes.added, *changes.changed)]
         gone = [CommitOperationDelete(name, is_folder=False) for name in changes.removed]
         about |= {"revision": revision, "commit_message": f"{_title(manifest.kind)}{changes}"}
-        try:  # the Hub refuses it if the branch has moved
-            sent = partial(api.create_commit, repo_id, [*gone, *operations], parent_commit=remote.head, **about)
-            return replace(plan, commit=ask(sent).oid)
-        except UserError as error:
-            now = ask(look)  # the head of the branch tells whether it has arrived, and only the answer was lost
-            if now.head == remote.head:
-                raise
-            if compare(local, now.files):
-                came = f"another commit, {(now.head or '')[:12]}, came in between"
-                raise UserError(f"{repo_id}: {came}; run again to compare") from error
-            return replace(plan, commit=now.head)
+        # The Hub refuses it if the branch has moved; if only its answer is lost, a rerun finds that all is there.
+        sent = partial(api.create_commit, repo_id, [*gone, *operations], parent_commit=remote.head, **about)
+        return replace(plan, commit=ask(sent).oid)
 
 
 def _read_unchanged(folder: Path, manifest: Manifest, ready: Staged) -> dict[str, CommitOperationAdd]:

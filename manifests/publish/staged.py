@@ -10,7 +10,7 @@ incomplete. Unchanged files are taken from the folder itself, changed ones from 
 import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import scratch_folder, sha256_file, write_text
+from lemur_core.files.atomic import scratch_folder, sha256_file
 from lemur_core.files.errors import UserError
-from manifests.folders.cards import CARD, address_card, restate_croissant
+from manifests.folders.cards import restate_croissant
 from manifests.folders.frame import list_page_files
-from manifests.folders.kinds import get_address
 from manifests.folders.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from manifests.folders.tables import CROISSANT, open_writer, reading
 from manifests.provenance import (
@@ -55,12 +54,10 @@ class Staged:
 
 
 @contextlib.contextmanager
-def stage_files(folder: Path, *, page: bool = False, address: str | None = None) -> Iterator[Staged]:
+def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
     """Yield the publishable files of a verified folder; changed files exist until the end of the block.
 
-    Args:
-        page: also its page, which contains nothing that may not be redistributed.
-        address: the repository that the card shall name.
+    Args: page: also its page, which contains nothing that may not be redistributed.
     Raises: UserError if tables or records cannot be read, or the codes or a network in the folder may not be
         redistributed.
     """
@@ -79,7 +76,6 @@ def stage_files(folder: Path, *, page: bool = False, address: str | None = None)
         elif manifest.kind == "snapshot":
             without = _find_blocked_codes(folder, manifest)
     with scratch_folder("publish") as scratch:
-        details: Json = {}
         gone: set[str] = set()
         withheld: tuple[Json, ...] = ()
         rewrites = _plan_rewrites(folder, manifest, without, gone) if without else {}
@@ -88,24 +84,14 @@ def stage_files(folder: Path, *, page: bool = False, address: str | None = None)
             noun, counts = "codes" if manifest.kind == "snapshot" else "blocks", Counter(without.values())
             named = ({"source": source, "license": license_} for source, license_ in sorted(counts))
             withheld = tuple(item | {noun: counts[item["source"], item["license"]]} for item in named)
-            details["withheld"] = list(withheld)
-        if address is not None and CARD in files:
-            before = (folder / CARD).read_text(encoding="utf-8")
-            if (text := address_card(before, get_address(manifest), address)) != before:
-                write_text(scratch / CARD, text)
-                changed.append(CARD)
-                # The digest before, which folders know that were built from this one.
-                stated = {"manifest": sha256_file(folder / FILE_NAME), **manifest.details.get("published", {})}
-                details["published"] = {**stated, "repository": address}
-        if changed:
-            _restate(folder, scratch, manifest, changed, gone, details)
+            _restate(folder, scratch, manifest, changed, gone, withheld)
             files = {name: path for name, path in files.items() if name not in gone}
             files |= {path.relative_to(scratch).as_posix(): path for path in scratch.rglob("*") if path.is_file()}
         yield Staged(files, withheld)
 
 
 def _restate(
-    folder: Path, scratch: Path, manifest: Manifest, changed: list[str], gone: set[str], details: Json
+    folder: Path, scratch: Path, manifest: Manifest, changed: list[str], gone: set[str], withheld: Sequence[Json]
 ) -> None:
     """Write the manifest and `croissant.json` of the files that were rewritten, and without those that are gone."""
     outputs = {item.path: item for item in manifest.outputs if item.path not in gone}
@@ -116,10 +102,10 @@ def _restate(
 
     for name in changed:
         restate(name)
-    if CROISSANT in outputs and changed != [CARD]:
+    if CROISSANT in outputs:
         restate_croissant(folder / CROISSANT, scratch / CROISSANT, [outputs[name] for name in changed])
         restate(CROISSANT)
-    update = {"outputs": list(outputs.values()), "details": {**manifest.details, **details}}
+    update = {"outputs": list(outputs.values()), "details": {**manifest.details, "withheld": list(withheld)}}
     write_manifest(scratch, manifest.model_copy(update=update))
 
 

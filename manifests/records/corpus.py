@@ -1,7 +1,7 @@
 """Corpora: pinned sources that are extracted together, with priorities, quotas and download locations."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -14,12 +14,8 @@ FOLDER = Path(__file__).parents[1] / "corpora"
 Patterns = tuple[Annotated[str, Field(min_length=1)], ...]
 Digest = Sha256 | Annotated[tuple[Sha256, ...], Field(min_length=1)]
 
-#: Where a source may be fetched from: anywhere, only as a release, or only as a commit. Folders are local.
-Fetch = Literal["either", "package", "git"]
-
 _PATHS = "files, folders or globs, relative to the root of the source; all when empty"
 _SYMBOLS = "patterns over bare or qualified class names ('*Attention', 'timm.layers.*'); all classes when empty"
-_FETCH = "where it may be fetched: either, from a package index alone, or by git alone"
 _DIGEST = "SHA-256 of the source's Python files; several where the builds for different platforms differ"
 
 
@@ -42,15 +38,8 @@ class CorpusSource(Record):
     paths: Patterns = Field(default=(), description=_PATHS)
     exclude: Patterns = Field(default=(), description="what of `paths` is left out, in the same form")
     symbols: Patterns = Field(default=(), description=_SYMBOLS)
-    fetch: Fetch | None = Field(default=None, description=f"{_FETCH}; null: as the corpus says")
     license: Line = Field(default="NOASSERTION", description="SPDX expression")
     alternative: Alternative | None = None
-
-    def places(self, fetch: Fetch) -> tuple["CorpusSource | Alternative", ...]:
-        """Return the locations of the source, in order. Args: fetch: the corpus's default for its sources."""
-        wanted = self.fetch or fetch
-        known = (self,) if self.alternative is None else (self, self.alternative)
-        return tuple(item for item in known if wanted == "either" or classify_source(item.source) in ("folder", wanted))
 
 
 class Corpus(Record):
@@ -58,7 +47,6 @@ class Corpus(Record):
 
     name: Line = Field(min_length=1)
     description: str = ""
-    fetch: Fetch = Field(default="either", description=f"{_FETCH}; of every source that does not say so itself")
     sources: tuple[CorpusSource, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -68,25 +56,6 @@ class Corpus(Record):
         if twice:
             raise ValueError(f"two sources are named {twice[0]!r}")
         return self
-
-    @model_validator(mode="after")
-    def _check_places(self) -> Self:
-        for index, source in enumerate(self.sources):
-            if not source.places(self.fetch):
-                wanted = source.fetch or self.fetch
-                form = "NAME@VERSION" if wanted == "package" else "git+URL@REVISION"
-                raise ValueError(
-                    f"sources.{index} ({source.name}): fetch is {wanted!r}, but {source.source} is none, nor is an"
-                    f' alternative; add "alternative": {{"source": "{form}"}}, or give it "fetch": "either"'
-                )
-        return self
-
-
-def classify_source(source: str) -> Literal["git", "folder", "package"]:
-    """Return the kind of source that a text names, without accessing it."""
-    if source.startswith("git+"):
-        return "git"
-    return "folder" if "/" in source or source.startswith((".", "~")) else "package"
 
 
 def corpus_names() -> list[str]:

@@ -259,15 +259,15 @@ CARDS = {
     "license: mit": "license: apache-2.0",
     "name: attempts": "name: other",
     "Nothing was annotated by hand": "All was annotated by hand",
-    'load_dataset("owner/name"': 'load_dataset("another/name"',
+    "OWNER/NAME": "ANOTHER/NAME",
     "# ": "## ",
 }
 
 
 @pytest.mark.parametrize("name", ["snapshot", "blocks", "synthesis"])
 def test_what_was_published_states_what_is_there(whole: dict[str, Path], tmp_path: Path, name: str) -> None:
-    """The card of a published copy, which names its repository, is made again, too, and so is the report."""
-    with stage_files(whole[name], address="owner/name") as ready:
+    """The card and the report of a published copy are made again, too."""
+    with stage_files(whole[name]) as ready:
         copy = copied(ready, tmp_path / "copy")
     assert is_found(copy) is None
     for file in ("README.md", "report.md"):

@@ -138,13 +138,8 @@ def test_a_check_that_cannot_be_made_fails(
     (folder / "manifest.json").write_text(json.dumps(stated))
     done = lemur_here("verify", folder, "--jobs", 1, cwd=tmp_path)
     assert done.returncode == 1
-    if value is ...:
-        (line, *_) = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
-        assert done.stdout.startswith("ok    digests"), "what can be checked is"
-    else:
-        (line,) = done.stderr.splitlines()
-        assert line.startswith("lemur: ")
-        assert "not a valid manifest: " in line
+    (line, *_) = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+    assert done.stdout.startswith("ok    digests"), "what can be checked is"
     assert said in line
 
 

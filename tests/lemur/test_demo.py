@@ -79,8 +79,6 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> dict[str, BaseException | None]:
 
     names = list(STAGES)
     monkeypatch.setattr(lemur.demo, "STAGES", {name: stage(name, names[:at]) for at, name in enumerate(names)})
-    monkeypatch.setattr(lemur.demo, "write_page", lambda out, page: None)
-    monkeypatch.setattr(lemur.demo, "demo_page", lambda out: None)
     return fails
 
 

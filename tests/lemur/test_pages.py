@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from curate.model.options import CurateOptions
@@ -117,9 +116,7 @@ def test_older_folders_get_theirs_in_the_cache(which: str, tmp_path: Path, reque
     assert verify_folder(older, jobs=1)[0].ok
 
 
-def test_the_command_and_a_static_space(
-    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extraction: Path
-) -> None:
+def test_the_command(snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
     run = CliRunner()
@@ -130,17 +127,6 @@ def test_the_command_and_a_static_space(
     found: Any = run.invoke(app, ["open", str(tmp_path)])
     assert isinstance(found.exception, UserError)
     assert "no manifest.json" in str(found.exception)
-    space = tmp_path / "space"
-    done = CliRunner().invoke(app, ["open", str(extraction), "--space", str(space), "--no-browser"])
-    assert (done.exit_code, done.output) == (0, f"{space / 'index.html'}\n")
-    text = (space / "README.md").read_text()
-    front = yaml.safe_load(text.split("---\n")[1])
-    assert front == {"title": "Blocks of the corpus made", "sdk": "static", "app_file": "index.html", "pinned": False}
-    assert {path.name for path in space.iterdir()} == {"README.md", "index.html", "page"}
-    (data, entries), (here, own) = read_page(space), read_page(extraction)
-    assert (data, entries) == (here | {"base": None}, own), "the same page, without links"
-    again: Any = CliRunner().invoke(app, ["open", str(extraction), "--space", str(space), "--no-browser"])
-    assert isinstance(again.exception, UserError)
 
 
 def test_a_page_that_was_changed_is_found(snapshot: Path, tmp_path: Path) -> None:

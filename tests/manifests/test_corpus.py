@@ -9,7 +9,7 @@ import pytest
 
 from lemur_core.files.errors import UserError
 from manifests.provenance.licenses import is_permissive
-from manifests.records.corpus import FOLDER, Corpus, Fetch, corpus_names, load_corpus
+from manifests.records.corpus import FOLDER, Corpus, corpus_names, load_corpus
 from tests.builders.suites import table
 
 DIGEST = "0" * 64
@@ -84,20 +84,8 @@ def test_unknown(name: str) -> None:
         load_corpus(name)
 
 
-COMMIT = "git+https://example.org/one@" + "a" * 40
-BOTH = {"source": "one@1.0", "alternative": {"source": COMMIT}}
-
-
-@table(__file__, "corpus.md", "Places", globals())
-def test_places(default: Fetch, own: str | None, entry: dict[str, Any], places: list[str]) -> None:
-    loaded = Corpus.model_validate(
-        {"name": "mine", "fetch": default, "sources": [{"name": "one", "fetch": own, **entry}]}
-    )
-    assert [place.source for place in loaded.sources[0].places(loaded.fetch)] == places
-
-
-@table(__file__, "corpus.md", "What is no policy", globals())
-def test_what_is_no_policy(tmp_path: Path, content: dict[str, Any], said: str) -> None:
+@table(__file__, "corpus.md", "What is no choice of classes", globals())
+def test_what_is_no_choice_of_classes(tmp_path: Path, content: dict[str, Any], said: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(content))
     with pytest.raises(UserError) as raised:

@@ -23,7 +23,7 @@ function highlighted(text) {
 }
 const HEADING = 4; // comment lines at the top from which they are folded
 VIEWS.code = (view, place) => {
-  const file = view.path && data.base !== null ? fileLink("open the file", view.path) : null;
+  const file = view.path ? fileLink("open the file", view.path) : null;
   const text = unrolled(view.text).map((line) => lines[line]).join("\n");
   const rows = highlighted(text).map((parts) => h("span", null, parts));
   const first = rows.findIndex((row) => !/^\s*(#.*)?$/.test(row.textContent));

@@ -75,7 +75,7 @@ function unrolled(runs) {
   return numbers;
 }
 const encoded = (path) => path.split("/").map(encodeURIComponent).join("/");
-const fileLink = (text, path) => (data.base === null ? text : h("a", { href: data.base + encoded(path) }, text));
+const fileLink = (text, path) => h("a", { href: data.base + encoded(path) }, text);
 const LONG = 400; // characters of a cell that is shown whole
 function cell(value) {
   if (Array.isArray(value)) return value.map((item, at) => [at ? h("br") : null, cell(item)]).flat(2);
@@ -83,7 +83,7 @@ function cell(value) {
   if (typeof value === "number") return number(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "object" && value.entry !== undefined) return h("a", { href: "#/" + value.entry }, value.text);
-  if (typeof value === "object") return value.page ? h("a", { href: encoded(value.page) }, value.text) : fileLink(value.text, value.path);
+  if (typeof value === "object") return fileLink(value.text, value.path);
   if (value.length <= LONG) return value;
   const end = value.lastIndexOf(" ", LONG / 2) > 0 ? value.lastIndexOf(" ", LONG / 2) : LONG / 2;
   return h("details", null, h("summary", null, value.slice(0, end) + " …"), value.slice(end));

@@ -137,29 +137,3 @@ def test_a_corpus(folder: Path, make_wheel: Callable[..., Path], capsys: pytest.
     ((name, why),) = unopened
     assert name == "a"
     assert re.match(r"a: neither of its sources can be opened: pkg@9\.9: .*; \./nowhere: no such folder", why)
-
-
-@pytest.mark.slow
-def test_a_source_is_fetched_where_the_corpus_says(
-    make_wheel: Callable[..., Path], repository: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A policy selects one of a source's locations; the selected one is not a substitute, and no other is tried."""
-    make_wheel("pkg", "1.0", {"pkg/__init__.py": "", "pkg/a.py": ""})
-    commit = repository.commit({"pkg/__init__.py": "", "pkg/b.py": ""})
-    entry = {"name": "pkg", "source": "pkg@1.0", "alternative": {"source": f"git+{repository.url}@{commit}"}}
-
-    def opened(default: str, **changes: Any) -> tuple[list[tuple[str, str]], Any]:
-        corpus = {"name": "mine", "fetch": default, "sources": [entry | changes]}
-        found, unopened = open_available(Corpus.model_validate(corpus))
-        return [(source.kind, source.instead_of) for source in found], unopened
-
-    assert opened("either") == ([("package", "")], ())
-    assert opened("package") == ([("package", "")], ())
-    assert opened("git") == ([("git", "")], ())
-    assert opened("package", fetch="git") == ([("git", "")], ())
-    assert opened("either", source="pkg@9.9") == ([("git", "pkg@9.9")], ())
-    capsys.readouterr()
-    found, ((name, why),) = opened("package", source="pkg@9.9")
-    assert (found, name) == ([], "pkg")
-    assert why.startswith("pkg@9.9: no such release")
-    assert "taking" not in capsys.readouterr().err

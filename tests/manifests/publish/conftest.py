@@ -58,9 +58,7 @@ def sample(tmp_path: Path, finished: Callable[..., Path]) -> Path:
         write_tables(folder / "data", split, Code, rows, count)
     files = {"train": "data/train-*.parquet", "test": "data/test-*.parquet"}
     about = {"size": 37, "tags": ["code"], "source_datasets": ["original"], "tool": "0.1.0"}
-    card = card_text(
-        Card("Sample", "", [], "", SNAPSHOT_DISCLOSURE), [Table("records", Code, files)], **about, address=REPO
-    )
+    card = card_text(Card("Sample", "", [], "", SNAPSHOT_DISCLOSURE), [Table("records", Code, files)], **about)
     (folder / "README.md").write_text(card)
     (folder / "report.md").write_text("# Report\n")
     (folder / "empty.txt").touch()

@@ -13,7 +13,6 @@ import pytest
 from extract.folder.page import FACED
 from extract.migrate import choose_form
 from extract.model.results import Result
-from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.kinds import check_files, check_table
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
@@ -82,22 +81,6 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     assert {item.path: item.rows for item in manifest.outputs}["blocks.parquet"] == len(new) == 15
     assert (manifest.details, manifest.counts) == (stated.details | {"withheld": WITHHELD}, stated.counts)
     assert list(ready.withheld) == WITHHELD
-
-
-def test_the_card_names_the_repository(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> None:
-    was = sha256_file(folder / "manifest.json")
-    for number, address in enumerate(("owner/data", "owner/data", "other/data")):
-        with stage_files(folder, address=address) as ready:
-            folder, before = copied(ready, tmp_path / str(number)), folder
-        assert f'load_dataset("{address}", "blocks")' in (folder / "README.md").read_text()
-        assert (read(folder) == read(before)) == (number == 1), "what is published again as it was does not change"
-        manifest = read_manifest(folder)
-        assert manifest.details["published"] == {"manifest": was, "repository": address}
-        assert check_files(folder, manifest).ok
-        target = tmp_path / f"made{number}"
-        target.mkdir()
-        FACED.write_face(folder, manifest, target)
-        assert (target / "README.md").read_bytes() == (folder / "README.md").read_bytes()
 
 
 def test_code_that_needs_a_guess_stays(tmp_path: Path) -> None:
