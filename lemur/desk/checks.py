@@ -30,13 +30,14 @@ from lemur_core.similarity.outline import MAX_CODE_BYTES
 from lemur_core.source.text import parse_code
 from manifests.provenance.licenses import is_permissive, read_head
 from manifests.publish.secrets import find_hits
+from train.model.certificates import ARCH_UID
 from train.model.contract import TRAINER_PARAMETERS, check_contract, lemur_digest
 
 #: What is checked, by the name of the rule in every output.
 RULES: Mapping[str, str] = {
     "file": "it is a file, not a symbolic link or a git submodule",
     "contract": "the file is a network by LEMUR's contract",
-    "name": "the name holds no underscore, at which LEMUR splits the folders of statistics",
+    "name": "the digest at the end of the name is that of the code",
     "statistics": "statistics are well formed, in the right folder, of a network that is there, and of a training",
     "runs": "the network is built and runs, in the sandbox",
     "new": "the network is new: by text, structure, graph and numbers, also among the files that are checked",
@@ -81,13 +82,13 @@ class Network(GatedFile):
         query: about its novelty; None if it is not Python.
         parameters: the names that `supported_hyperparameters` returns, as far as they are written.
         needed: those that it reads as `prm["NAME"]`; for any other it has a default.
-        has_certificate: its name ends in 32 digits that are not LEMUR's digest of the code up to 2.2.11.
+        certificate: 32 digits at the end of its name that are not LEMUR's digest of the code up to 2.2.11.
     """
 
     query: Query | None = None
     parameters: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
-    has_certificate: bool = False
+    certificate: str = ""
 
 
 def inspect_network(item: tuple[str, bytes]) -> Network:
@@ -120,7 +121,7 @@ def inspect_network(item: tuple[str, bytes]) -> Network:
         subscripts = {ast.unparse(node.slice) for node in ast.walk(tree) if isinstance(node, ast.Subscript)}
         network.query, network.parameters = query, _read_supported(tree)
         network.needed = tuple(name for name in network.parameters if repr(name) in subscripts)
-        network.has_certificate = match is not None and match[1] != lemur_digest(code)
+        network.certificate = match[1] if match is not None and match[1] != lemur_digest(code) else ""
     return network
 
 
@@ -304,7 +305,7 @@ class Contribution:
 
     `links` are links and submodules in their places, each with what it is; `others` are files that are none of these;
     `names` are networks that are there besides those to check, `present` the paths of all statistics, also of those
-    beside them.
+    beside them, `arch_uid` the text of the file by which LEMUR's head computes certificates, if it is there.
     """
 
     networks: dict[str, bytes] = field(default_factory=dict)
@@ -313,6 +314,7 @@ class Contribution:
     others: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     present: set[str] = field(default_factory=set)
+    arch_uid: str | None = None
 
 
 def read_contribution(paths: Sequence[str]) -> Contribution:
@@ -348,6 +350,8 @@ def _list_path(start: Path, found: Contribution) -> Iterator[tuple[str, bytes | 
     check_plain(start, inside=False)
     for root in (start, *Path(os.path.realpath(start)).parents):
         found.names |= {file.stem for file in (root / _CODES).glob("*.py")}
+        if found.arch_uid is None and (root / ARCH_UID).is_file():
+            found.arch_uid = _read_file(root / ARCH_UID).decode("utf-8", "replace")
     for file in (start, *([] if start.is_symlink() else sorted(start.rglob("*")))):
         if any(part.startswith(".") or part == "__pycache__" for part in file.relative_to(start).parts):
             continue
@@ -406,3 +410,5 @@ def _list_range(shown: str, commits: tuple[str, str, str], found: Contribution) 
             blobs[path] = blob.decode()
     contents = read_blobs(run, sorted(set(blobs.values())))
     yield from ((path, contents[blob]) for path, blob in blobs.items())
+    if run("ls-tree", "--full-tree", commits[0], ARCH_UID):  # as it was before: it judges what comes
+        found.arch_uid = run("show", f"{commits[0]}:{ARCH_UID}").decode("utf-8", "replace")

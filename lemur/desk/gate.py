@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from curate.compute.graphs import NetworkTracer
 from curate.compute.runs import PRM, TASK_DATASETS
-from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex
+from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex, Query
 from curate.sources import open_source
 from curate.sources.rows import RecordSource
 from lemur.desk.checks import (
@@ -36,6 +36,8 @@ from lemur_core.files.progress import progress as show_progress
 from lemur_core.files.workers import map_chunks
 from lemur_core.sandbox.runtime import find_absence, option_for
 from manifests.folders.manifest import package_versions
+from train.model.certificates import compute_certificates
+from train.model.contract import lemur_digest
 
 _CHUNK = 16  # files in one message to a worker
 _MEASURED = ("accuracy", "duration", "uid")  # in a trial besides its hyperparameters
@@ -129,8 +131,17 @@ def gate(
         compared = [(network, network.query) for network in networks if network.query is not None]
         with NetworkTracer(jobs=jobs, unsafe=unsafe_no_sandbox, runtime=runtime) as tracer:
             novelties = index.compare([query for _, query in compared], None if index.absence else tracer)
-            for (network, _), novelty in zip(compared, novelties, strict=True):
+            certificates: Mapping[str, str | None] = {}
+            if contribution.arch_uid is not None:
+                codes = {query.name: query.code for _, query in compared}
+                near = {neighbor.id for novelty in novelties for neighbor in novelty.nearest}
+                for corpus in index.corpora:
+                    codes |= corpus.read_codes(near)
+                found = compute_certificates(contribution.arch_uid, codes.values(), unsafe=unsafe_no_sandbox)
+                certificates = {name: found[code] for name, code in codes.items()}
+            for (network, query), novelty in zip(compared, novelties, strict=True):
                 network.findings += _judge(novelty, {finding.rule for finding in network.findings})
+                network.findings += _judge_certificate(network, query, novelty, certificates)
                 if novelty.text is not None:
                     network.nearest, network.similarity = novelty.text.name, novelty.text.similarity
             passing = [query for network, query in compared if network.passed]
@@ -150,8 +161,8 @@ def gate(
         if missing:
             lacking = f"{plural(len(missing), 'network')} not run, for want of {', '.join(sorted(set(missing)))}"
             notes.append(f"{lacking}, which LEMUR has: {option_for(missing[0])} runs them")
-        if certified := [network.path for network in networks if network.has_certificate]:
-            shown = certified[0] + (f" and {len(certified) - 1:,} more" if len(certified) > 1 else "")
+        if unchecked := [file.path for file in networks if file.certificate and not certificates.get(file.path)]:
+            shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
             notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
         if contribution.others:
             notes.append(
@@ -198,6 +209,22 @@ def _set_arguments(networks: Sequence[Network], statistics: Sequence[Statistics]
             prm |= {name: value for name, value in measured.trials[0].items() if name not in _MEASURED}
             network.query.task = measured.task if measured.task in TASK_DATASETS else network.query.task
         network.query.prm = prm
+
+
+def _judge_certificate(
+    network: Network, query: Query, novelty: Novelty, certificates: Mapping[str, str | None]
+) -> Iterator[Refusal]:
+    """Yield what is wrong with a certificate: another one in the name, or that of a network of the references, to which
+    LEMUR's head would add the statistics."""
+    own = certificates.get(network.path)
+    if own is None:
+        return
+    twin = next((neighbor.name for neighbor in novelty.nearest if certificates.get(neighbor.id) == own), None)
+    if network.certificate not in ("", own):
+        either = f"the digest of its code, {lemur_digest(query.code)}, or its certificate by ArchUID.py"
+        yield Refusal("name", f"ends in neither {either}, {own}")
+    elif twin is not None:
+        yield Refusal("new", f"has the certificate of {twin}: LEMUR's head would add its statistics to that network")
 
 
 def _judge(novelty: Novelty, rules: Collection[str]) -> Iterator[Refusal]:

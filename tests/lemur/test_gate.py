@@ -1,5 +1,6 @@
 """`lemur gate`: files, folders and ranges of commits, against a snapshot and among themselves."""
 
+import hashlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from curate.run.pipeline import curate
 from curate.sources import open_source
 from lemur.desk.checks import (
     RULES,
+    Refusal,
     Statistics,
     find_untrained,
     inspect_network,
@@ -137,14 +139,34 @@ def test_statistics_that_no_training_gives(
         assert found[path].startswith(message), found[path]
 
 
+ARCH_UID = """import hashlib, re
+
+
+def arch_uid(source):
+    return hashlib.blake2b("".join(re.sub("#.*", "", source).split()).encode(), digest_size=16).hexdigest()
+"""
+
+
 def test_a_name_by_a_certificate(snapshot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    first, other = (f"edge-{digit * 32}" for digit in "12")
-    write(tmp_path, {f"ab/nn/nn/{first}.py": net(32), f"ab/nn/nn/{other}.py": TEXTS["OTHER"]})
+    texts = ("".join(text.split()).encode() for text in (net(32), "x"))
+    right, wrong = (f"edge-{hashlib.blake2b(text, digest_size=16).hexdigest()}" for text in texts)
+    write(tmp_path, {f"ab/nn/nn/{right}.py": net(32), f"ab/nn/nn/{wrong}.py": TEXTS["OTHER"]})
     report = gate(["."], against=[snapshot], jobs=1)
     assert "name" not in report.coverage["refused"]
-    said = f"ab/nn/nn/{first}.py and 1 more: certificate, not checked"
-    assert any(note.startswith(said) for note in report.notes)
+    assert any(
+        note.startswith(f"ab/nn/nn/{min(right, wrong)}.py and 1 more: certificate, not checked")
+        for note in report.notes
+    )
+    write(tmp_path, {"ab/nn/util/ArchUID.py": ARCH_UID, "ab/nn/nn/twin.py": f"{net()}# the same\n"})
+    report = gate(["."], against=[snapshot], jobs=1)
+    twin = next(file for file in report.files if file.path.endswith("twin.py"))
+    said = "has the certificate of known: LEMUR's head would add its statistics to that network"
+    assert twin.findings[-1] == Refusal("new", said)
+    assert [name for name, rules in found(report).items() if "name" in rules] == [f"{wrong}.py"]
+    assert not any("certificate" in note for note in report.notes)
+    write(tmp_path, {"ab/nn/util/ArchUID.py": "def arch_uid(source): raise SystemExit"})
+    assert any("certificate, not checked" in note for note in gate(["."], against=[snapshot], jobs=1).notes)
 
 
 def test_what_a_file_alone_is_refused_for() -> None:
