@@ -27,6 +27,7 @@ _SHAPES = 2
 _RANDOM = "draws at random"  # the block, so that its own output would not pass
 _SEEDS = (1, 2)
 _SECONDS = 60.0  # CPU seconds; the limits of the sandbox come first
+_IMAGES = 4  # dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,13 @@ class Attacked:
     Attributes:
         hackable: why a trivial answer would pass, or no correct one; None if neither is so.
         calls: the sets of inputs with which none passes, and `factors`, by which floating-point inputs are multiplied.
+        layouts: 2 if the block takes images with their channels last, too.
     """
 
     hackable: str | None
     calls: Sequence[int]
     factors: Sequence[float]
+    layouts: int
 
 
 def attack(problem: Problem) -> Attacked | str:
@@ -90,7 +93,12 @@ def _attack(names: dict[str, Any], calls: int) -> Attacked:
         hackable = "one range of values alone"
     elif len(kept) < _SHAPES:
         hackable = "one shape alone"
-    return Attacked(hackable, kept, factors)
+    last = [value.to(memory_format=torch.channels_last) if _is_image(value) else value for value in inputs]
+    try:
+        takes = any(map(_is_image, inputs)) and _passes(_run(model, inputs), _run(model, last))
+    except Exception:  # noqa: BLE001 (any exception of foreign code means that it does not take them)
+        takes = False
+    return Attacked(hackable, kept, factors, 1 + takes)
 
 
 def _find_passing(names: dict[str, Any], model: nn.Module, call: int, factor: float) -> list[str]:
@@ -158,3 +166,7 @@ def _draw(names: dict[str, Any], call: int, factor: float, seed: int) -> list[An
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _is_image(value: Any) -> bool:
+    return _is_float(value) and value.dim() == _IMAGES

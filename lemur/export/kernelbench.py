@@ -10,7 +10,7 @@
             return self.block(x)
 
     _CALLS = (lambda: [torch.randn((2, 8, 16, 16))], lambda: [torch.randn((3, 8, 20, 24))])
-    def get_inputs(case=0): ...                  # a call, with values in two ranges
+    def get_inputs(case=0): ...                  # a call, with values in two ranges, in both memory layouts
     def get_init_inputs(): return [8]
 
 KernelBench calls `get_inputs()` without a case, compares one tensor, and converts all inputs to one type: `Model`
@@ -48,11 +48,11 @@ from manifests.records import Block, Case, KernelProblem
 
 _CREATORS = frozenset({"randn", "rand", "ones", "zeros", "randint"})
 #: Names that the file must not define itself.
-_OWN = ("Model", "get_inputs", "get_init_inputs", "_CALLS", "_FACTORS")
+_OWN = ("Model", "get_inputs", "get_init_inputs", "_CALLS", "_FACTORS", "_vary")
 
 _TAIL = '''
 
-# In KernelBench's form. get_inputs(case) also builds other shapes and ranges, for case in range({cases}).
+# In KernelBench's form. get_inputs(case) also builds other shapes, ranges and layouts, for case in range({cases}).
 {imports}
 
 class Model(nn.Module):
@@ -74,8 +74,15 @@ _FACTORS = {factors}  # of floating-point inputs
 
 def get_inputs(case=0):
     case, call = divmod(case, len(_CALLS))
-    values = _CALLS[call]()
-    return [v * _FACTORS[case] if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values]
+    layout, case = divmod(case, len(_FACTORS))
+    return [_vary(value, _FACTORS[case], layout) for value in _CALLS[call]()]
+
+
+def _vary(value, factor, channels_last):
+    if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        return value
+    image = channels_last and value.dim() == 4
+    return (value * factor).contiguous(memory_format=torch.channels_last if image else torch.contiguous_format)
 
 
 def get_init_inputs():
@@ -100,10 +107,10 @@ class ProblemText:
     tail: Mapping[str, str]
     calls: Sequence[str]
 
-    def render(self, calls: Sequence[int] = (), factors: Sequence[float] = (1.0,)) -> tuple[str, int]:
+    def render(self, calls: Sequence[int] = (), factors: Sequence[float] = (1.0,), layouts: int = 1) -> tuple[str, int]:
         """Return the file with some of the calls, by default all, and how many inputs it builds."""
         shown = [self.calls[number] for number in calls] or self.calls
-        cases = len(shown) * len(factors)
+        cases = len(shown) * len(factors) * layouts
         lines = "\n".join(f"    lambda: [{values}]," for values in shown)
         tail = _TAIL.format(**self.tail, cases=cases, calls=lines, factors=tuple(factors))
         return self.code.rstrip("\n") + "\n" + tail, cases
@@ -147,7 +154,7 @@ def build_problems(
             skipped["does not run in this form"] += 1
             continue
         number += 1
-        code, cases = text.render(left.calls, left.factors or (1.0,))
+        code, cases = text.render(left.calls, left.factors or (1.0,), left.layouts)
         yield KernelProblem(
             problem_id=number,
             name=f"{number}_{row.name}.py",

@@ -24,7 +24,7 @@ _TEXTS = {
     "kernelbench": (
         "Each block is one problem: a closed file below which `Model` constructs the block with arguments that are"
         " known to work, in eval mode, and `get_inputs()` builds inputs that it accepts; `get_inputs(case)` builds them"
-        " in other shapes and ranges of values, `cases` in all. Trivial answers (zeros, the input,"
+        " in other shapes, ranges of values and memory layouts, `cases` in all. Trivial answers (zeros, the input,"
         " means, the output for other inputs) were compared with the block's in the sandbox, with KernelBench's"
         " tolerance: where one passes whatever the range, `hackable` says which, and the problem has no file.",
         "`level1/` has the files, as KernelBench's `LocalKernelBenchDataset` reads them (`base_path` is this folder);"

@@ -967,7 +967,9 @@ class KernelProblem(ExportedRow):
     name: str = Field(min_length=1, description="name of the file in level1")
     level: int = Field(ge=1, description="always 1: blocks are not sorted into KernelBench's levels")
     code: str = Field(min_length=1, description="the file")
-    cases: int = Field(ge=1, description="inputs that get_inputs(case) builds: shapes, ranges of values")
+    cases: int = Field(
+        ge=1, description="inputs that get_inputs(case) builds: shapes, ranges of values, memory layouts"
+    )
     hackable: str | None = Field(
         description="why a trivial answer would pass, for which the problem has no file; null for one that has"
     )

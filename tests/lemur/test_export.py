@@ -55,12 +55,13 @@ def test_a_problem_runs_as_the_block_does(tmp_path: Path) -> None:
     row = scale(extractions.source(tmp_path))
     problem = build_problem(row, ("channels",))
     assert isinstance(problem, ProblemText)
-    code, cases = problem.render(factors=(1.0, 16.0))
+    code, cases = problem.render(factors=(1.0, 16.0), layouts=2)
     assert code.startswith(row.code or "-")
     names = load(code)
     inputs = [names["get_inputs"](case) for case in range(cases)]
-    assert [tuple(x.shape) for x, _ in inputs] == [(2, 8, 4, 4), (3, 8, 6, 4)] * 2
-    assert [bool(x.abs().max() > 8) for x, _ in inputs] == [False, False, True, True]
+    assert [tuple(x.shape) for x, _ in inputs] == [(2, 8, 4, 4), (3, 8, 6, 4)] * 4
+    assert [x.is_contiguous(memory_format=torch.channels_last) for x, _ in inputs] == [False] * 4 + [True] * 4
+    assert [bool(x.abs().max() > 8) for x, _ in inputs] == [False, False, True, True] * 2
     assert all(places.max() < 4 for _, places in inputs), "indices stay what they are"
     assert names["get_init_inputs"]() == [8, torch.nn.ReLU]
     torch.manual_seed(0)
