@@ -1,12 +1,16 @@
-"""Servers of sandboxes and pools of workers that are kept for the next test: each takes seconds to start, for imports.
+"""Servers of sandboxes, pools of workers and pip, kept for the next test: each takes a while to start, for imports.
 
 A job is forked from its server, which runs nothing of it, so a server that has done its work is as a new one. All of
 them may read the tests' cache; a sandbox that may read another folder of a test has a server of its own.
 """
 
+import json
 import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from pebble import ProcessPool
 
 from extract.resolve import index
-from lemur_core.files import workers
+from extract.resolve.runtime_names import RuntimeNames
+from lemur_core.files import pip, workers
 from lemur_core.sandbox import Sandbox, client
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 
@@ -107,6 +113,26 @@ def keep_servers(cache: Path) -> Iterator[None]:
 
 
 @contextmanager
+def keep_names(cache: Path) -> Iterator[None]:
+    """Have the names of the runtime listed once, by a process that imports all of torch, for all tests of this run."""
+    plain, listed = RuntimeNames._list, cache / "names.json"
+
+    def list_once(names: RuntimeNames, dotted: str) -> tuple[list[str], list[str]]:
+        if not names._listed and dotted.startswith("torch"):
+            with FileLock(listed.with_suffix(".lock")):
+                if not listed.exists():
+                    plain(names, dotted)
+                    listed.write_bytes(names.dump())
+            names.load(listed.read_bytes())
+            names.has_new_answers = True
+        return plain(names, dotted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RuntimeNames, "_list", list_once)
+        yield
+
+
+@contextmanager
 def keep_pools() -> Iterator[None]:
     """Have work that is mapped use pools of workers that stay until the block ends: each imports for a second or more.
 
@@ -148,3 +174,63 @@ def _work_there(
         os.environ.clear()
         os.environ.update(environment)
     return work(*args, **kwargs)
+
+
+#: Becomes the guarded pip in a child for each line of its input, as a process of its own would.
+_PIP = """
+import json, os, sys, tempfile
+import pip._internal.cli.main, pip._internal.commands.download, pip._internal.commands.index
+from lemur_core.files.pip_guarded import become_pip
+replies = os.fdopen(os.dup(1), "w")
+for line in sys.stdin.buffer.raw:
+    request = json.loads(line)
+    if child := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=replies, flush=True)
+        continue
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    tempfile.tempdir = None
+    for number, path in enumerate((os.devnull, *request["printed"])):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+    sys.exit(become_pip(request["arguments"]))
+"""
+
+
+@contextmanager
+def keep_pip() -> Iterator[None]:
+    """Have pip forked from a process with its imports until the block ends; not where a test changes PYTHONPATH."""
+    plain, path = pip._run_pip, os.environ.get("PYTHONPATH")
+    started: list[subprocess.Popen[str]] = []
+    one_at_a_time = threading.Lock()
+
+    def run_pip(
+        arguments: Sequence[str], scratch: Path, max_seconds: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        if os.environ.get("PYTHONPATH") != path:
+            return plain(arguments, scratch, max_seconds)
+        environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONIOENCODING": "utf-8"}
+        environment.pop("PIP_REQUIRE_VIRTUALENV", None)
+        with one_at_a_time, tempfile.TemporaryDirectory() as folder:
+            if not started:
+                command = [sys.executable, "-P", "-c", _PIP]
+                root = str(Path(__file__).parents[2])
+                there = {**os.environ, "PYTHONPATH": root, "PYTHONIOENCODING": "utf-8"}
+                pipe = subprocess.PIPE
+                started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, env=there, cwd=root, text=True))
+            (server,) = started
+            assert server.stdin is not None
+            assert server.stdout is not None
+            printed = [Path(folder, name) for name in ("stdout", "stderr")]
+            request = {"arguments": list(arguments), "folder": str(scratch), "environment": environment}
+            server.stdin.write(json.dumps({**request, "printed": list(map(str, printed))}) + "\n")
+            server.stdin.flush()
+            code = int(server.stdout.readline())
+            texts = [path.read_text(encoding="utf-8", errors="replace") for path in printed]
+        return subprocess.CompletedProcess(list(arguments), code, *texts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pip, "_run_pip", run_pip)
+        yield
+    for server in started:
+        server.communicate()

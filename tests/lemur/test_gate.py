@@ -475,7 +475,8 @@ def test_the_hook_sets_up_and_imports_nothing_of_the_checkout(project: Path, che
     assert not list(checkout.rglob("*.ran"))
 
 
-@pytest.mark.parametrize("refused", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("refused", [False, True])
 def test_the_action_checks_and_reports(
     repository: Path, checkout: Path, snapshot: str, tmp_path_factory: pytest.TempPathFactory, refused: bool
 ) -> None:

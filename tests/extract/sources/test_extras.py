@@ -21,14 +21,8 @@ def write(folder: Path, code: str) -> None:
     (folder / "a.py").write_text(f"from torch import nn\n{code}")
 
 
-@pytest.mark.parametrize(
-    ("head", "check", "available"),
-    [
-        (SEARCHED, SAYS, True),
-        pytest.param(SEARCHED, SAYS, False, marks=pytest.mark.slow),
-        *(pytest.param(TRIED, "", available, marks=pytest.mark.slow) for available in (True, False)),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("head", "check", "available"), [(SEARCHED, SAYS, True), (TRIED, "", False)])
 def test_a_package_of_an_extra(
     tmp_path: Path, make_wheel: Callable[..., Path], head: str, check: str, available: bool
 ) -> None:

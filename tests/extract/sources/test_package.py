@@ -115,6 +115,7 @@ def test_nothing_else_can_be_started(tmp_path: Path, marker: Path) -> None:
 
 def test_what_ends_a_download(make_wheel: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_wheel("pkg", "1.0", {"pkg.py": f"DATA = '{os.urandom(50_000).hex()}'"})
+    monkeypatch.setenv("PYTHONPATH", os.devnull)  # pip in a process of its own, as all runs of users are
 
     def fetch(number: int, **options: Any) -> Path:
         folder = tmp_path / str(number)
