@@ -22,10 +22,12 @@ from kingfisher_sdk import Rules
 # `tests` and `benchmarks` are no part of what is installed; worker processes import both from here, too.
 sys.path.append(str(Path(__file__).parent.parent))
 
+from lemur_core.files import pip
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
-from tests.builders.servers import keep_names, keep_pip, keep_pools, keep_servers
+from tests.builders.forked_pip import run_pip
+from tests.builders.servers import keep_names, keep_pools, keep_servers
 
 settings.register_profile(
     "lemur",
@@ -71,7 +73,8 @@ def curator_cache(tests_folder: Path) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_CACHE, str(folder))
-        with keep_servers(folder), keep_pools(), keep_names(folder), keep_pip():
+        patch.setattr(pip, "_run_pip", run_pip)
+        with keep_servers(folder), keep_pools(), keep_names(folder):
             yield folder
 
 

@@ -1,16 +1,12 @@
-"""Servers of sandboxes, pools of workers and pip, kept for the next test: each takes a while to start, for imports.
+"""Servers of sandboxes, pools of workers and names of the runtime, kept for the next test: they take seconds of imports.
 
 A job is forked from its server, which runs nothing of it, so a server that has done its work is as a new one. All of
 them may read the tests' cache; a sandbox that may read another folder of a test has a server of its own.
 """
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +19,7 @@ from pebble import ProcessPool
 
 from extract.resolve import index
 from extract.resolve.runtime_names import RuntimeNames
-from lemur_core.files import pip, workers
+from lemur_core.files import workers
 from lemur_core.sandbox import Sandbox, client
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 
@@ -174,63 +170,3 @@ def _work_there(
         os.environ.clear()
         os.environ.update(environment)
     return work(*args, **kwargs)
-
-
-#: Becomes the guarded pip in a child for each line of its input, as a process of its own would.
-_PIP = """
-import json, os, sys, tempfile
-import pip._internal.cli.main, pip._internal.commands.download, pip._internal.commands.index
-from lemur_core.files.pip_guarded import become_pip
-replies = os.fdopen(os.dup(1), "w")
-for line in sys.stdin.buffer.raw:
-    request = json.loads(line)
-    if child := os.fork():
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=replies, flush=True)
-        continue
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    os.chdir(request["folder"])
-    tempfile.tempdir = None
-    for number, path in enumerate((os.devnull, *request["printed"])):
-        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
-    sys.exit(become_pip(request["arguments"]))
-"""
-
-
-@contextmanager
-def keep_pip() -> Iterator[None]:
-    """Have pip forked from a process with its imports until the block ends; not where a test changes PYTHONPATH."""
-    plain, path = pip._run_pip, os.environ.get("PYTHONPATH")
-    started: list[subprocess.Popen[str]] = []
-    one_at_a_time = threading.Lock()
-
-    def run_pip(
-        arguments: Sequence[str], scratch: Path, max_seconds: float | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        if os.environ.get("PYTHONPATH") != path:
-            return plain(arguments, scratch, max_seconds)
-        environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONIOENCODING": "utf-8"}
-        environment.pop("PIP_REQUIRE_VIRTUALENV", None)
-        with one_at_a_time, tempfile.TemporaryDirectory() as folder:
-            if not started:
-                command = [sys.executable, "-P", "-c", _PIP]
-                root = str(Path(__file__).parents[2])
-                there = {**os.environ, "PYTHONPATH": root, "PYTHONIOENCODING": "utf-8"}
-                pipe = subprocess.PIPE
-                started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, env=there, cwd=root, text=True))
-            (server,) = started
-            assert server.stdin is not None
-            assert server.stdout is not None
-            printed = [Path(folder, name) for name in ("stdout", "stderr")]
-            request = {"arguments": list(arguments), "folder": str(scratch), "environment": environment}
-            server.stdin.write(json.dumps({**request, "printed": list(map(str, printed))}) + "\n")
-            server.stdin.flush()
-            code = int(server.stdout.readline())
-            texts = [path.read_text(encoding="utf-8", errors="replace") for path in printed]
-        return subprocess.CompletedProcess(list(arguments), code, *texts)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pip, "_run_pip", run_pip)
-        yield
-    for server in started:
-        server.communicate()
