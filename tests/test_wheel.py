@@ -1,4 +1,4 @@
-"""The wheel in clean environments of other Pythons: data files come along, and the decisions are the same bytes.
+"""The wheel in a clean environment of another Python: data files come along, and the decisions are the same bytes.
 
 By text alone: PyTorch lies there without what it needs, gigabytes that nothing here loads.
 """
@@ -45,11 +45,10 @@ def interpreter(version: str) -> str | None:
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("version", ["3.12", "3.13"])
-def test_another_python_decides_the_same(wheel: Path, version: str, real_codes: list[str], tmp_path: Path) -> None:
-    python = interpreter(version)
+def test_another_python_decides_the_same(wheel: Path, real_codes: list[str], tmp_path: Path) -> None:
+    python = interpreter("3.13")
     if python is None:
-        pytest.skip(f"no Python {version} on this machine")
+        pytest.skip("no Python 3.13 on this machine")
     made = tmp_path / "env"
     run("uv", "venv", "-q", "--python", python, made)
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lemur_core.files import pip, pip_guarded
@@ -34,9 +34,7 @@ def run_pip(
     return subprocess.CompletedProcess(list(arguments), process.exitcode or 0, *texts)
 
 
-def _become_pip(
-    arguments: Sequence[str], scratch: Path, environment: Mapping[str, str], printed: Sequence[Path]
-) -> None:
+def _become_pip(arguments: Sequence[str], scratch: Path, environment: dict[str, str], printed: list[Path]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(scratch)

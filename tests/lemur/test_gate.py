@@ -404,10 +404,8 @@ def test_the_hook_runs(repository: Path, snapshot: str) -> None:
     (hook,) = read_yaml(".pre-commit-hooks.yaml")
     assert hook["args"][0] == "--against"
     write(repository, {"ab/nn/nn/mine.py": TEXTS["OTHER"]})
-    for path, status in (("ab/nn/nn/mine.py", 0), ("ab/nn/nn/old.py", 3)):
-        command = [ROOT / hook["entry"], "--against", snapshot, path]
-        done = subprocess.run(command, cwd=repository, env=environment(PATH=search_path()), check=False)
-        assert done.returncode == status
+    command = [ROOT / hook["entry"], "--against", snapshot, "ab/nn/nn/mine.py"]
+    assert subprocess.run(command, cwd=repository, env=environment(PATH=search_path()), check=False).returncode == 0
 
 
 BACKEND = """
