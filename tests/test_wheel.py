@@ -37,16 +37,10 @@ def run(*command: object, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def interpreter(version: str) -> str | None:
-    """A Python of this version: on the path, or one of pyenv's."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    others = sorted(pyenv.glob(f"{version}.*/bin/python"))
-    return str(others[-1]) if others else shutil.which(f"python{version}")
-
-
 @pytest.mark.network
 def test_another_python_decides_the_same(wheel: Path, real_codes: list[str], tmp_path: Path) -> None:
-    python = interpreter("3.13")
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    python = max(pyenv.glob("3.13.*/bin/python"), default=shutil.which("python3.13"))
     if python is None:
         pytest.skip("no Python 3.13 on this machine")
     made = tmp_path / "env"

@@ -108,18 +108,22 @@ def keep_servers(cache: Path) -> Iterator[None]:
             close(started.box)
 
 
+def make_once(path: Path, make: Callable[[], bytes]) -> bytes:
+    """Return what a file holds; the first of all processes of the tests that asks makes it."""
+    with FileLock(path.with_suffix(".lock")):
+        if not path.exists():
+            path.write_bytes(make())
+    return path.read_bytes()
+
+
 @contextmanager
 def keep_names(cache: Path) -> Iterator[None]:
     """Have the names of the runtime listed once, by a process that imports all of torch, for all tests of this run."""
-    plain, listed = RuntimeNames._list, cache / "names.json"
+    plain = RuntimeNames._list
 
     def list_once(names: RuntimeNames, dotted: str) -> tuple[list[str], list[str]]:
         if not names._listed and dotted.startswith("torch"):
-            with FileLock(listed.with_suffix(".lock")):
-                if not listed.exists():
-                    plain(names, dotted)
-                    listed.write_bytes(names.dump())
-            names.load(listed.read_bytes())
+            names.load(make_once(cache / "names.json", lambda: (plain(names, dotted), names.dump())[1]))
             names.has_new_answers = True
         return plain(names, dotted)
 
