@@ -15,15 +15,19 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, Phase, settings
+from kingfisher_sdk import Rules
 
 # `tests` and `benchmarks` are no part of what is installed; worker processes import both from here, too.
 sys.path.append(str(Path(__file__).parent.parent))
 
+from lemur_core.files import pip
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import RetryableError
 from manifests.folders.manifest import Manifest, Measured, list_outputs, write_manifest
-from tests.builders.servers import keep_pools, keep_servers
+from tests.builders.forked_pip import run_pip
+from tests.builders.servers import keep_names, keep_pools, keep_servers
 
 settings.register_profile(
     "lemur",
@@ -69,30 +73,25 @@ def curator_cache(tests_folder: Path) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_CACHE, str(folder))
-        with keep_servers(folder), keep_pools():
+        patch.setattr(pip, "_run_pip", run_pip)
+        with keep_servers(folder), keep_pools(), keep_names(folder):
             yield folder
 
 
+@pytest.fixture(scope="session")
+def secret_rules(curator_cache: Path) -> Path:
+    """The rules of secrets, compiled: that takes seconds. Behind a link, they would be compiled again."""
+    with FileLock(curator_cache / "secrets.lock"):
+        Rules(cache_dir=curator_cache / "secrets")
+    return curator_cache / "secrets"
+
+
 @pytest.fixture
-def lemur_here(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """The command in this process, which has its imports already: arguments and a working folder in, what it did out."""
-    import lemur
+def lemur_here() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The command in this process: arguments and a working folder in, what it did out."""
+    from tests.builders.commands import run_here
 
-    def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-        command = ["lemur", *map(str, arguments)]
-        capsys.readouterr()
-        with monkeypatch.context() as patch:
-            patch.chdir(cwd)
-            patch.setattr(sys, "argv", command)
-            patch.setattr(signal, "signal", lambda *_: None)  # the tests' own handlers stay
-            with pytest.raises(SystemExit) as end:
-                lemur.main()
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess(command, int(end.value.code or 0), printed.out, printed.err)
-
-    return run
+    return run_here
 
 
 def finish(folder: Path, kind: str = "sample", **changes: Any) -> Path:

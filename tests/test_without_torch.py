@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -78,10 +79,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(folder: Path) -> dict[str, Any]:
+def done(folder: Path, secret_rules: Path) -> dict[str, Any]:
     """What the commands did in an environment of `requirements-light.txt`: links to what is installed here."""
     python = make_environment(folder / "light", [need.name for need in LIGHT], {"torch", "torchvision", "triton"})
     assert subprocess.run([python, "-c", "import torch"], check=False, capture_output=True).returncode == 1
+    shutil.copytree(secret_rules, folder / "cache" / "secrets")
     ended = subprocess.run(
         [python, "-P", "-c", SCRIPT], cwd=folder, capture_output=True, text=True, check=False,
         input=json.dumps([*DONE, *REFUSED]), env=environment(LEMUR_CURATOR_CACHE=str(folder / "cache")),

@@ -1,4 +1,4 @@
-"""Servers of sandboxes and pools of workers that are kept for the next test: each takes seconds to start, for imports.
+"""Servers of sandboxes, pools of workers and names of the runtime, kept for the next test: they take seconds of imports.
 
 A job is forked from its server, which runs nothing of it, so a server that has done its work is as a new one. All of
 them may read the tests' cache; a sandbox that may read another folder of a test has a server of its own.
@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from pebble import ProcessPool
 
 from extract.resolve import index
+from extract.resolve.runtime_names import RuntimeNames
 from lemur_core.files import workers
 from lemur_core.sandbox import Sandbox, client
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
@@ -104,6 +106,30 @@ def keep_servers(cache: Path) -> Iterator[None]:
         Sandbox.__enter__, Sandbox.close = enter, close  # type: ignore[method-assign]
         for started in [*idle, *lent.values()]:
             close(started.box)
+
+
+def make_once(path: Path, make: Callable[[], bytes]) -> bytes:
+    """Return what a file holds; the first of all processes of the tests that asks makes it."""
+    with FileLock(path.with_suffix(".lock")):
+        if not path.exists():
+            path.write_bytes(make())
+    return path.read_bytes()
+
+
+@contextmanager
+def keep_names(cache: Path) -> Iterator[None]:
+    """Have the names of the runtime listed once, by a process that imports all of torch, for all tests of this run."""
+    plain = RuntimeNames._list
+
+    def list_once(names: RuntimeNames, dotted: str) -> tuple[list[str], list[str]]:
+        if not names._listed and dotted.startswith("torch"):
+            names.load(make_once(cache / "names.json", lambda: (plain(names, dotted), names.dump())[1]))
+            names.has_new_answers = True
+        return plain(names, dotted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RuntimeNames, "_list", list_once)
+        yield
 
 
 @contextmanager

@@ -75,6 +75,9 @@ CODES = {
     "c-wide": SEQUENTIAL.replace("WIDTH", "12").replace("nn.ReLU()", "nn.ReLU(inplace=True)"),
     "d-other": OTHER.replace("def squeeze", "def pooled_features").replace("squeeze(", "pooled_features("),
     "e-fails": FAILS.replace("WIDTH", "5"),
+    "f-lacks": f"import einops\n{FAILS}".replace("WIDTH", "7").replace(
+        "nn.Tanh()", "nn.SELU(), nn.SiLU()"
+    ),  # installed here, and of no declared runtime
 }
 
 
@@ -107,7 +110,13 @@ def test_what_computes_the_same_is_one(folders: dict[Graphs, Path]) -> None:
     removed = found["b-by-hand"]
     told = ("graph", "computes what a-sequential computes", "same", found["a-sequential"]["id"])
     assert tuple(removed[name] for name in ("stage", "reason", "agreement", "canonical")) == told
-    assert [name for name, row in found.items() if row["kept"]] == ["a-sequential", "c-wide", "d-other", "e-fails"]
+    assert [name for name, row in found.items() if row["kept"]] == [
+        "a-sequential",
+        "c-wide",
+        "d-other",
+        "e-fails",
+        "f-lacks",
+    ]
     assert all(row["kept"] for row in by_name(folders["off"], "decisions.parquet").values())
     shown = explain(folders["survivors"], "b-by-hand")
     assert shown.facts["agreement"] == "same"
@@ -140,7 +149,8 @@ def test_tables_report_and_card_say_what_networks_compute(folders: dict[Graphs, 
     manifest = read_manifest(folder)
     assert manifest.parameters["graph"] == "survivors"
     assert manifest.counts["graphs"] == {
-        "traced": 4, "measured": 3, "faults": [], "not_traced": {"forward_failed": 1}, "missing_packages": {}, "kept": 3, "distinct": 3,
+        "traced": 4, "measured": 3, "faults": [], "not_traced": {"forward_failed": 1, "missing_dependency": 1},
+        "missing_packages": {"einops": 1}, "kept": 3, "distinct": 3,
         "distinct_up_to_widths": 2,
     }  # fmt: skip
     counted = "- kept records with a graph: 3\n- different computations of these: 3\n- different up to widths: 2\n"

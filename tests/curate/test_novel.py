@@ -4,7 +4,6 @@ import json
 import pickle
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -189,13 +188,6 @@ def test_threads_get_the_answers_of_one(snapshot: Snapshot) -> None:
     alone = [Snapshot(snapshot).novelty(code) for code in asked[:10]] * 4
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(Snapshot(snapshot).novelty, asked)) == alone
-
-
-def test_text_needs_no_torch(snapshot: Snapshot, codes: dict[str, str]) -> None:
-    script = "import sys; from curate import Snapshot; n = Snapshot(sys.argv[1]).novelty(sys.argv[2], graph=False)"
-    command = [sys.executable, "-P", "-c", f"{script}; print(n.verdict, 'torch' in sys.modules)"]
-    ended = subprocess.run([*command, snapshot.folder, codes["base"]], capture_output=True, text=True, check=False)
-    assert (ended.stdout, ended.stderr) == ("known False\n", "")
 
 
 @pytest.mark.slow

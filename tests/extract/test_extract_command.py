@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.builders.commands import run_lemur
+from tests.builders.commands import run_here, run_lemur
 from tests.builders.suites import read_files, table, write_files
 
 STRAYS = ("train", "extract", "curate", "manifests", "lemur_core", "lemur", "sandbox", "json", "torch", "pickle")
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def extracted(folder: Path) -> Path:
-    done = run_lemur("extract", "--source", "./mylib", "--out", "blocks", cwd=folder)
+    done = run_here("extract", "--source", "./mylib", "--out", "blocks", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "6 classes of 1 source" in done.stdout
     return folder / "blocks"

@@ -1,10 +1,7 @@
 """A block's file in another project: what is written, what is proven, and what is refused."""
 
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +60,9 @@ def test_the_module_by_which_it_is_imported(
 
 
 def test_the_printed_call_gives_what_the_block_gives(
-    folder: Path, place: Path, lemur_here: Callable[..., subprocess.CompletedProcess[str]]
+    folder: Path, place: Path, lemur_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a fresh process, and by no code of ours."""
+    """As a user types it, by no code of ours."""
     write_files(
         place, {"p/__init__.py": "NAME = 'p'\n", "p/pyproject.toml": "[project]\nname = 'p'\nlicense = 'Apache-2.0'\n"}
     )
@@ -76,15 +73,15 @@ def test_the_printed_call_gives_what_the_block_gives(
     assert "wrote    p/se.py\n" in head
     lines = [line.strip() for line in call.splitlines()]
     own = [line for line in lines if not line.startswith("from p")]
-    text = "\n".join(
-        line
-        for code in (lines[:-1], [BLOCK, *own[:-1]])
-        for line in ("import torch", "torch.manual_seed(0)", *code, lines[-1].join(["print(", ".sum().item())"]))
-    )
-    here = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # as where a user types it
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, env=here)
-    there, alone = done.stdout.splitlines()
-    assert there == alone
+    monkeypatch.syspath_prepend(place)
+    given = []
+    for code in (lines[:-1], [BLOCK, *own[:-1]]):
+        names: dict[str, Any] = {"__name__": "typed"}
+        exec("\n".join(["import torch", "torch.manual_seed(0)", *code, f"given = {lines[-1]}.sum().item()"]), names)
+        given.append(names["given"])
+    assert sys.modules.pop("p.se").__file__ == str(place / "p" / "se.py")
+    del sys.modules["p"]
+    assert given[0] == given[1]
 
 
 @pytest.mark.slow

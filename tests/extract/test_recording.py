@@ -109,6 +109,7 @@ def test_models_factories_examples_and_tests_show_true_arguments(tmp_path: Path)
     with BlockExtractor(sources=sources[:1], level="forward", jobs=1) as extractor:
         row = extractor.extract_single_block("Made").row
     assert (row.arguments, row.arguments_from) == (rows["Made"].arguments, "recorded")
+    assert (row.graph, row.lean_error) == (None, "only `--level backward` minimizes")
 
 
 @pytest.mark.slow

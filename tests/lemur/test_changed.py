@@ -105,9 +105,8 @@ def change_cell(name: str, column: str, row: int, folder: Path) -> None:
 def list_cells(folder: Path) -> Iterator[tuple[str, str, int]]:
     for path in sorted(folder.rglob("*.parquet")):
         table = pq.read_metadata(path)
-        for column in pq.read_schema(path).names:
-            for row in {0, table.num_rows - 1} if table.num_rows else ():
-                yield path.relative_to(folder).as_posix(), column, row
+        for place, column in enumerate(pq.read_schema(path).names if table.num_rows else ()):
+            yield path.relative_to(folder).as_posix(), column, place % 2 * (table.num_rows - 1)
 
 
 def is_found(folder: Path) -> str | None:

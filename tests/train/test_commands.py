@@ -8,7 +8,7 @@ import pytest
 
 from lemur_core.files.errors import UsageError, UserError
 from tests.builders import synthesis
-from tests.builders.commands import run_lemur
+from tests.builders.commands import run_here, run_lemur
 from tests.builders.training import made_up_record
 from train.cli import read_numbers
 from train.model.recipe import Recipe, agree_on_training, find_recipe, network_in, open_recipe, read_prm
@@ -73,21 +73,12 @@ def test_what_became_of_a_run_says_where_it_is_and_what_to_do(tmp_path: Path) ->
 @pytest.mark.slow
 def test_assemble_writes_a_file_that_run_takes(tmp_path: Path) -> None:
     net = tmp_path / "plain.py"
-    done = run_lemur(
-        "train",
-        "assemble",
-        "plain",
-        "--out",
-        net,
-        "--set",
-        "model.widths=[8, 8], model.depths=[0, 1]",
-        "--json",
-        cwd=tmp_path,
-    )
+    widths = "model.widths=[8, 8], model.depths=[0, 1]"
+    done = run_here("train", "assemble", "plain", "--out", net, "--set", widths, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert f"# Prm:     {json.dumps(said['prm'], sort_keys=True)}\n" in net.read_text()
-    again = run_lemur("train", "assemble", "plain", "--out", net, cwd=tmp_path)
+    again = run_here("train", "assemble", "plain", "--out", net, cwd=tmp_path)
     assert again.returncode == 1
     assert again.stderr == f"lemur: {net}: exists already; choose another --out, or add --force\n"
     out = tmp_path / "out"

@@ -4,7 +4,6 @@ import contextlib
 import random
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -85,13 +84,11 @@ def test_the_value_comes_back_without_warnings_and_nothing_is_left_behind(error:
 def test_an_endless_loop_ends(load: Any) -> None:
     """After so many lines of the block, or else after some CPU time."""
     cls = load("class A(nn.Module):\n    def __init__(self, most=9**9):\n        while most: most -= 1\n")
-    started = time.process_time()
     found = fail(cls, steps=1000)
     assert (found.kind, found.message) == ("too_many_steps_error", "TooManyStepsError: more than 1,000 lines ran")
     assert attempt(lambda: cls(9), steps=1000)
     found = fail(cls, seconds=0.1)
     assert (found.kind, found.message) == ("timeout_error", "TimeoutError: ran too long")
-    assert time.process_time() - started < 2
 
 
 MODULE = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extract.sources import open_source
-from lemur_core.files import pip_guarded
+from lemur_core.files import pip, pip_guarded
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.pip import AbsentError, NoWheelError, download
 from manifests.provenance.swhid import blob_sha1, directory_swhid
@@ -46,7 +46,7 @@ def test_an_sdist(make_sdist: Make) -> None:
 def test_a_warm_source_needs_neither_index_nor_pip(make_wheel: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     make_wheel("pkg", "1.0", FILES)
     first = open_source("pkg@1.0")
-    monkeypatch.setattr(subprocess, "run", None)
+    monkeypatch.setattr(pip, "_run_pip", None)
     assert open_source("pkg@1.0") == first
     assert open_source("pkg==1.0.0") == first
     named = open_source("pkg@1.0", name="mine", digest=first.digest, priority=2, paths=["pkg/layers"], exclude=["a"])
@@ -115,6 +115,7 @@ def test_nothing_else_can_be_started(tmp_path: Path, marker: Path) -> None:
 
 def test_what_ends_a_download(make_wheel: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_wheel("pkg", "1.0", {"pkg.py": f"DATA = '{os.urandom(50_000).hex()}'"})
+    monkeypatch.setenv("PYTHONPATH", os.devnull)  # pip in a process of its own, as all runs of users are
 
     def fetch(number: int, **options: Any) -> Path:
         folder = tmp_path / str(number)

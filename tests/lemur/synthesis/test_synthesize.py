@@ -24,7 +24,7 @@ from manifests.folders.manifest import list_outputs, read_manifest, write_manife
 from manifests.folders.tables import write_table
 from manifests.records import Record, SynthesisAttempt, Synthesized, arrow_schema
 from tests.builders import model_server, synthesis
-from tests.builders.commands import run_lemur as lemur
+from tests.builders.commands import run_here as lemur
 
 HERE = Path(__file__).parent
 

@@ -7,11 +7,13 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from textwrap import indent
 
 import pytest
 
+from tests.builders.servers import make_once
 from tests.builders.suites import Case, read_suite
 
 pytestmark = pytest.mark.slow
@@ -75,16 +77,14 @@ def pair(case: Case) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+def traced(curator_cache: Path) -> dict[str, dict[str, str]]:
     """What each file of the page computes, by its text."""
     codes = list(dict.fromkeys(code for case in CASES.values() for code in pair(case)))
     measured = [code for case in CASES.values() if case.one("same") == "numbers" for code in pair(case)]
-    given = json.dumps({"codes": codes, "measured": measured, "prm": PRM, "case": CASE})
-    folder = tmp_path_factory.mktemp("networks")
-    done = subprocess.run(
-        [sys.executable, "-c", _TRACE], input=given, capture_output=True, text=True, cwd=folder, check=True, timeout=600
-    )
-    return dict(zip(codes, json.loads(done.stdout), strict=True))
+    given = json.dumps({"codes": codes, "measured": measured, "prm": PRM, "case": CASE}).encode()
+    run = partial(subprocess.check_output, [sys.executable, "-c", _TRACE], input=given, cwd=curator_cache)
+    answers = make_once(curator_cache / "networks.json", run)
+    return dict(zip(codes, json.loads(answers), strict=True))
 
 
 @pytest.mark.parametrize("title", CASES)

@@ -24,18 +24,19 @@ from tests.lemur_core.sandbox.conftest import open_sandbox
 Run = Callable[..., Outcome]
 
 
-def test_endless_sleep(run: Run) -> None:
-    started = time.monotonic()
-    outcome = run("sleep", Limits(wall_seconds=0.5), seconds=30)
+def test_endless_sleeps(run: Run) -> None:
+    outcome = run("sleep", Limits(wall_seconds=0.5), seconds=60)
     assert (outcome.status, outcome.value) == (Status.TIMEOUT, None)
     assert outcome.error == "ran longer than 0.5 seconds (wall)"
-    assert 0.5 <= outcome.seconds < 3
-    assert time.monotonic() - started < 5
+    assert 0.5 <= outcome.seconds < 30
+    outcome = run("wait", Limits(idle_seconds=1), how="naps")
+    assert (outcome.error, outcome.waited) == ("used almost no CPU for 1 seconds", True)
 
 
 WAITS = ("sleep", "lock", "each other", "pipe", "select", "signal", "stopped", "file lock", "thread", "naps")
 
 
+@pytest.mark.slow
 def test_what_only_waits_is_over_and_holds_up_no_others(box: Sandbox) -> None:
     """Whatever it waits for, and also if it wakes up for moments."""
     jobs = [Job(how, "attacks:wait", {"how": how}, Limits(idle_seconds=4)) for how in WAITS]
@@ -47,7 +48,8 @@ def test_what_only_waits_is_over_and_holds_up_no_others(box: Sandbox) -> None:
     ends = {(outcome.status, outcome.error) for outcome in outcomes if outcome.waited}
     assert ends == {(Status.TIMEOUT, "used almost no CPU for 4 seconds")}
     if box.backend != "bubblewrap":
-        assert time.monotonic() - started < 18, "two at a time they take 20 seconds"
+        waits = sum(outcome.seconds for outcome in outcomes)
+        assert time.monotonic() - started < waits / 2, "more than two wait at a time"
 
 
 @pytest.mark.slow
@@ -120,15 +122,15 @@ def test_no_job_takes_the_places_of_the_users_signals(run: Run, how: str) -> Non
 
 @pytest.mark.parametrize("how", ["blocks", "bytes", "both", "result"])
 def test_reading_a_flood_costs_less_than_the_flood(run: Run, box: Sandbox, how: str) -> None:
-    """The server's time, by that of the job, which ends by its limits, and is not run again for it."""
+    """The server's time is less than half of that of the job, which ends by its limits, and is not run again for it."""
     (server,) = (psutil.Process(link._process.pid) for link in box._links[:1])
     before = server.cpu_times()
     outcome = run("flood_always", Limits(cpu_seconds=1, wall_seconds=20), how=how)
     after = server.cpu_times()
-    spent = after.user + after.system - before.user - before.system
+    own, of_job = (sum(after[at : at + 2]) - sum(before[at : at + 2]) for at in (0, 2))
     assert outcome.status in {Status.OVER_LIMIT, Status.TIMEOUT}
     assert "bytes" not in outcome.error or outcome.error == "printed too many bytes; the limit is 67108864"
-    assert spent < 0.4, outcome
+    assert own < 0.2 + of_job / 2, outcome
 
 
 def test_files_of_decent_jobs(run: Run, run_open: Run, box: Sandbox) -> None:
@@ -197,7 +199,7 @@ def test_leaving_early_is_no_result(run: Run, how: str, code: int, message: str)
 def test_what_is_left_or_replaced_spoils_no_result(run: Run) -> None:
     outcome = run("harmless_leftovers")
     assert (outcome.status, outcome.value) == (Status.OK, "clean")
-    assert outcome.seconds < 5
+    assert outcome.seconds < 15
     outcome = run("patch_modules")
     assert outcome.value != "forged"
 

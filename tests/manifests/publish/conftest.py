@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kingfisher_sdk import Rules
 
 from lemur.folders import verify_folder
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card, card_text
@@ -20,13 +19,6 @@ from tests.builders.fake_hub import FakeHub
 
 REPO = "owner/data"
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="session")
-def secret_rules(curator_cache: Path) -> Path:
-    """The rules of secrets, compiled: that takes seconds."""
-    Rules(cache_dir=curator_cache / "secrets")
-    return curator_cache / "secrets"
 
 
 @pytest.fixture

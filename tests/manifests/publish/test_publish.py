@@ -369,7 +369,7 @@ def test_a_terminal_is_asked(
     assert ("nothing was published" in printed.out) == (answer == "n\n")
 
 
-POINTS = 10
+POINTS = 5
 _HASH = re.compile(r"[0-9a-f]{32,}")
 #: Python's `tempfile` writes a file of such a name, to see whether a folder can be written to.
 _PROBE = re.compile(r"[a-z0-9_]{8}")
