@@ -21,11 +21,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from extract.model.results import wilson
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError
+from lemur_core.files.foreign import check_plain
 from lemur_core.files.markdown import percent
 from manifests.folders.frame import Page, table
 from manifests.folders.kinds import DECLARED, Check, Folder, Kind, check_faults
 from manifests.folders.manifest import Manifest
-from manifests.folders.tables import READ_ERRORS, describe, read_text, reading
+from manifests.folders.tables import READ_ERRORS, describe, reading
 from manifests.records import ExpertAnswer, ExpertFact
 
 GENERAL = "general"
@@ -131,8 +132,9 @@ def load_settings(path: Path) -> Settings:
 
     Raises: UserError if it cannot be read, or has an unknown key or a value out of range.
     """
+    check_plain(path)
     try:
-        values = tomllib.loads(read_text(path))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
         settings = Settings.model_validate(values, context=path.absolute().parent)
     except (OSError, ValueError) as error:  # the latter of TOML, UTF-8 and values
         raise UserError(f"{path}: {describe(error)}; pass a TOML file like the one in docs/experts.md") from error
@@ -200,8 +202,9 @@ def write_documents(facts: Iterable[ExpertFact]) -> dict[str, str]:
 
 def read_questions(path: Path) -> list[Json]:
     """Read questions, JSON Lines with `question` and, where it is known, `domain`. Raises: UserError if it is not."""
+    check_plain(path)
     try:
-        rows = [json.loads(line) for line in read_text(path).splitlines()]
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         asked = [row["question"] for row in rows]
         wrong = [at for at, text in enumerate(asked, start=1) if not isinstance(text, str) or not text.strip()]
     except (*READ_ERRORS, TypeError) as error:
