@@ -1,11 +1,11 @@
-"""Small faults, drawn by a seed, in files whose tests have to notice them.
+"""Small faults, drawn by a seed from all that can be made in the product, that its tests have to notice.
 
     python -m benchmarks.mutants draw COUNT SEED FILE
     python -m benchmarks.mutants run FILE [--seconds S]
 
-`draw` writes a JSON list: the same number of each file in `TESTS`. `run` makes each fault in this checkout in turn,
-which must have no other changes, runs the tests of that file with `-x`, and writes the verdict into the list at once:
-killed (by which test), survived, or undecided after S seconds. What has a verdict already is not run again.
+`draw` writes a JSON list. `run` makes each fault in this checkout in turn, which must have no other changes, runs the
+tests of its package with `-x`, those first that lie nearest to the file (`list_tests`), and writes the verdict into the
+list at once: killed (by which test), survived, or undecided after S seconds. What has a verdict is not run again.
 """
 
 import argparse
@@ -19,32 +19,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-#: Files, and their tests: the nearest first, then the rest of their folder.
-TESTS = {
-    "lemur_core/similarity/minhash.py": "lemur_core/similarity/test_minhash.py lemur_core/similarity",
-    "lemur_core/similarity/join.py": "lemur_core/similarity/test_index.py lemur_core/similarity",
-    "lemur_core/similarity/index.py": "lemur_core/similarity/test_index.py lemur_core/similarity",
-    "extract/resolve/modules.py": "extract/core/test_modules.py extract/core",
-    "lemur_core/source/scopes.py": "lemur_core/source/test_scopes.py lemur_core/source",
-    "lemur_core/graphs/recorder.py": "lemur_core/graphs/test_recorder.py lemur_core/graphs",
-    "lemur_core/graphs/canonical.py": "lemur_core/graphs/test_same.py lemur_core/graphs",
-    "lemur_core/graphs/identity.py": "lemur_core/graphs/test_same.py lemur_core/graphs",
-    "lemur_core/graphs/memory.py": "lemur_core/graphs/test_recorder.py lemur_core/graphs",
-    "lemur_core/sandbox/stage.py": "lemur_core/sandbox/test_stage.py lemur_core/sandbox",
-    "lemur_core/sandbox/server/child.py": "lemur_core/sandbox/test_outcomes.py lemur_core/sandbox",
-    "lemur_core/sandbox/server/confine.py": "lemur_core/sandbox/test_denials.py lemur_core/sandbox",
-    "lemur_core/sandbox/server/loop.py": "lemur_core/sandbox/test_lifecycle.py lemur_core/sandbox",
-    "lemur_core/sandbox/server/received.py": "lemur_core/sandbox/test_protocol.py lemur_core/sandbox",
-    "train/model/recipe.py": "train/test_recipe.py train",
-    "lemur/synthesis/confirm.py": "lemur/synthesis/test_steps.py lemur/synthesis",
-    "curate/model/splits.py": "curate/test_split.py curate/test_guarantees.py",
-    "curate/folder/verify.py": "curate/test_guarantees.py",
-    "manifests/publish/publishing.py": "manifests/publish/test_publish.py manifests/publish",
-    "manifests/publish/staged.py": "manifests/publish/test_staged.py manifests/publish",
-}
+PACKAGES = ("extract", "curate", "lemur_core", "manifests", "train", "lemur")
 _OTHER = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
     ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is", ast.Add: "-", ast.Sub: "+", ast.Mult: "//",
@@ -73,6 +52,8 @@ def list_edits(text: bytes) -> Iterator[Edit]:
 
     def visit(node: ast.AST) -> Iterator[Edit]:
         match node:
+            case ast.JoinedStr():  # Python 3.11 does not say where its parts stand
+                return
             case ast.Compare(left, [operator], [right]) | ast.BinOp(left, operator, right):
                 yield from between(left, operator, right)
             case ast.UnaryOp(ast.Not(), operand):
@@ -99,17 +80,59 @@ def list_edits(text: bytes) -> Iterator[Edit]:
 
 
 def draw(count: int, seed: int) -> list[dict[str, object]]:
-    """Draw faults: as many of each file as its share of COUNT, in the order of `TESTS`."""
-    chosen = random.Random(seed)
+    """Draw faults: each that can be made anywhere in the product is as likely as another."""
+    files = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    texts = {str(path.relative_to(ROOT)): path.read_bytes() for path in files}
+    possible = [(file, *edit) for file, text in texts.items() for edit in sorted(set(list_edits(text)))]
     faults: list[dict[str, object]] = []
-    for number, file in enumerate(TESTS):
-        text = (ROOT / file).read_bytes()
-        share = (number + 1) * count // len(TESTS) - number * count // len(TESTS)
-        for first, last, new in sorted(chosen.sample(sorted(set(list_edits(text))), share)):
-            line = text[:first].count(b"\n") + 1
-            old = text[first:last].decode()
-            faults.append({"file": file, "line": line, "offset": first, "old": old, "new": new, "verdict": None})
+    for file, first, last, new in sorted(random.Random(seed).sample(possible, count)):
+        line, old = texts[file][:first].count(b"\n") + 1, texts[file][first:last].decode()
+        faults.append({"file": file, "line": line, "offset": first, "old": old, "new": new, "verdict": None})
     return faults
+
+
+@cache
+def _read_imports() -> dict[str, list[str]]:
+    """Read which files of product and tests import each of them, or name it as the guest of a sandbox."""
+    names = [
+        str(path.relative_to(ROOT)) for part in (*PACKAGES, "tests") for path in sorted((ROOT / part).rglob("*.py"))
+    ]
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in names}
+    importers: dict[str, list[str]] = {name: [] for name in names}
+    for name in names:
+        for node in ast.walk(ast.parse((ROOT / name).read_bytes())):
+            match node:
+                case ast.Import(aliases):
+                    imported = [alias.name for alias in aliases]
+                case ast.ImportFrom(module=str(module), names=aliases):
+                    imported = [module, *(f"{module}.{alias.name}" for alias in aliases)]
+                case ast.Constant(str() as text):
+                    imported = [text.partition(":")[0]]
+                case _:
+                    continue
+            for module in imported:
+                if module in modules:
+                    importers[modules[module]].append(name)
+    return importers
+
+
+def list_tests(file: str) -> list[str]:
+    """List the files with tests of a package, the nearest first: of its name, what imports it, its folder, the rest."""
+    distance, reached = {file: 0}, [file]
+    for name in reached:
+        for importer in _read_imports()[name]:
+            if importer not in distance:
+                distance[importer] = distance[name] + 1
+                reached.append(importer)
+    package, *folders, name = re.sub(r"(_guest)?\.py$", "", file).split("/")
+
+    def rank(test: Path) -> tuple[bool, bool, bool, int, int]:
+        path = str(test.relative_to(ROOT))
+        near = min(distance.get(each, 9) for each in (path, f"{Path(path).parent}/conftest.py"))
+        words = set(re.split(r"[/_.]", path))
+        return test.stem != f"test_{name}", near > 1, words.isdisjoint([*folders, name]), near, test.stat().st_size
+
+    return [str(test) for test in sorted((ROOT / "tests" / package).rglob("test_*.py"), key=rank)]
 
 
 def try_fault(fault: dict[str, object], seconds: float) -> str:
@@ -117,10 +140,13 @@ def try_fault(fault: dict[str, object], seconds: float) -> str:
     path = ROOT / str(fault["file"])
     text, first, old = path.read_bytes(), int(str(fault["offset"])), str(fault["old"]).encode()
     assert text[first : first + len(old)] == old, f"{path}: not the file that the list was drawn from"
-    tests = [f"tests/{name}" for name in TESTS[str(fault["file"])].split()]
+    tests = list_tests(str(fault["file"]))
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
     path.write_bytes(text[:first] + str(fault["new"]).encode() + text[first + len(old) :])
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # of this checkout, whatever is installed
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
