@@ -5,11 +5,12 @@
 
 `draw` writes a JSON list. `run` makes each fault in this checkout in turn, which must have no other changes, runs the
 tests of its package with `-x`, those first that lie nearest to the file (`list_tests`), and writes the verdict into the
-list at once: killed (by which test), survived, or undecided after S seconds. What has a verdict is not run again.
+list at once: killed (by which test), survived, or undecided after S CPU seconds. What has a verdict is not run again.
 """
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import random
@@ -17,10 +18,13 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("extract", "curate", "lemur_core", "manifests", "train", "lemur")
@@ -135,6 +139,16 @@ def list_tests(file: str) -> list[str]:
     return [str(test) for test in sorted((ROOT / "tests" / package).rglob("test_*.py"), key=rank)]
 
 
+def _sum_seconds(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process and of all that it started, those that have ended, too."""
+    total = 0.0
+    for each in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = each.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
 def try_fault(fault: dict[str, object], seconds: float) -> str:
     """Return the verdict on one fault."""
     path = ROOT / str(fault["file"])
@@ -144,18 +158,22 @@ def try_fault(fault: dict[str, object], seconds: float) -> str:
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
     path.write_bytes(text[:first] + str(fault["new"]).encode() + text[first + len(old) :])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # of this checkout, whatever is installed
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return "undecided"
-    finally:
-        path.write_bytes(text)
-        if process.returncode is None:  # with all processes of the tests
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    with tempfile.TemporaryFile("w+") as printed:
+        process = psutil.Popen(
+            command, cwd=ROOT, env=environment, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            while process.poll() is None and _sum_seconds(process) < seconds:
+                time.sleep(0.5)
+        finally:
+            path.write_bytes(text)
+            if running := process.poll() is None:  # with all processes of the tests
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if running:
+            return "undecided"
+        printed.seek(0)
+        output = printed.read()
     if not process.returncode:
         return "survived"
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
