@@ -12,6 +12,7 @@ import argparse
 import ast
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -120,8 +122,15 @@ def _read_imports() -> dict[str, list[str]]:
     return importers
 
 
-def list_tests(file: str) -> list[str]:
-    """List the files with tests of a package, the nearest first: of its name, what imports it, its folder, the rest."""
+def _read_words(*texts: str) -> set[str]:
+    return {part for text in texts for word in re.findall(r"\w{3,}", text) for part in (word, *word.split("_"))}
+
+
+def list_tests(file: str, line: int) -> list[str]:
+    """List the files with tests of a package, the nearest first to a line of FILE.
+
+    Near is what has many rare words of the function around the line, and nearer what imports FILE, or has its name.
+    """
     distance, reached = {file: 0}, [file]
     for name in reached:
         for importer in _read_imports()[name]:
@@ -129,14 +138,26 @@ def list_tests(file: str) -> list[str]:
                 distance[importer] = distance[name] + 1
                 reached.append(importer)
     package, *folders, name = re.sub(r"(_guest)?\.py$", "", file).split("/")
+    text = (ROOT / file).read_text()
+    around = [
+        (node.lineno, str(ast.get_source_segment(text, node)))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    own = _read_words(*max(around, default=(0, text))[1:])
+    tests = sorted((ROOT / "tests" / package).rglob("test_*.py"))
+    words = {test: _read_words(test.read_text()) for test in tests}
+    counts = Counter(word for test in tests for word in words[test])
+    rarity = {word: math.log((len(tests) + 1) / count) for word, count in counts.items()}
 
-    def rank(test: Path) -> tuple[bool, bool, bool, int, int]:
+    def rate(test: Path) -> float:
         path = str(test.relative_to(ROOT))
-        near = min(distance.get(each, 9) for each in (path, f"{Path(path).parent}/conftest.py"))
-        words = set(re.split(r"[/_.]", path))
-        return test.stem != f"test_{name}", near > 1, words.isdisjoint([*folders, name]), near, test.stat().st_size
+        shared, all_of_it = (sum(rarity[word] for word in sorted(some)) for some in (own & words[test], words[test]))
+        near = 1 + (distance.get(path) == 1) + 2 * (test.stem == f"test_{name}")
+        near += not set(re.split(r"[/_.]", path)).isdisjoint([*folders, name])
+        return (1 + shared) * near / math.sqrt(20 + all_of_it)
 
-    return [str(test) for test in sorted((ROOT / "tests" / package).rglob("test_*.py"), key=rank)]
+    return [str(test) for test in sorted(tests, key=rate, reverse=True)]
 
 
 def _sum_seconds(process: psutil.Process) -> float:
@@ -154,7 +175,7 @@ def try_fault(fault: dict[str, object], seconds: float) -> str:
     path = ROOT / str(fault["file"])
     text, first, old = path.read_bytes(), int(str(fault["offset"])), str(fault["old"]).encode()
     assert text[first : first + len(old)] == old, f"{path}: not the file that the list was drawn from"
-    tests = list_tests(str(fault["file"]))
+    tests = list_tests(str(fault["file"]), int(str(fault["line"])))
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
     path.write_bytes(text[:first] + str(fault["new"]).encode() + text[first + len(old) :])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # of this checkout, whatever is installed
