@@ -4,7 +4,7 @@
     python -m benchmarks.mutants run FILE [--seconds S]
 
 `draw` writes a JSON list. `run` makes each fault in this checkout in turn, which must have no other changes, runs the
-tests of its package with `-x`, those first that lie nearest to the file (`list_tests`), and writes the verdict into the
+tests of its package and of the commands with `-x`, the nearest first (`list_tests`), and writes the verdict into the
 list at once: killed (by which test), survived, or undecided after S CPU seconds. What has a verdict is not run again.
 """
 
@@ -127,7 +127,7 @@ def _read_words(*texts: str) -> set[str]:
 
 
 def list_tests(file: str, line: int) -> list[str]:
-    """List the files with tests of a package, the nearest first to a line of FILE.
+    """List the files with tests of a package and of the commands, the nearest first to a line of FILE.
 
     Near is what has many rare words of the function around the line, and nearer what imports FILE, or has its name.
     """
@@ -145,7 +145,7 @@ def list_tests(file: str, line: int) -> list[str]:
         if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     own = _read_words(*max(around, default=(0, text))[1:])
-    tests = sorted((ROOT / "tests" / package).rglob("test_*.py"))
+    tests = sorted(test for part in {package, "lemur"} for test in (ROOT / "tests" / part).rglob("test_*.py"))
     words = {test: _read_words(test.read_text()) for test in tests}
     counts = Counter(word for test in tests for word in words[test])
     rarity = {word: math.log((len(tests) + 1) / count) for word, count in counts.items()}
