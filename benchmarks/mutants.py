@@ -4,8 +4,9 @@
     python -m benchmarks.mutants run FILE [--seconds S]
 
 `draw` writes a JSON list. `run` makes each fault in this checkout in turn, which must have no other changes, runs the
-tests of its package and of the commands with `-x`, the nearest first (`list_tests`), and writes the verdict into the
-list at once: killed (by which test), survived, or undecided after S CPU seconds. What has a verdict is not run again.
+tests of its package, of the commands and of the interface with `-x`, the nearest first (`list_tests`), and writes the
+verdict into the list at once: killed (by which test), survived, or undecided after S CPU seconds. What has a verdict is
+not run again.
 """
 
 import argparse
@@ -129,7 +130,7 @@ def _read_words(*texts: str) -> set[str]:
 
 
 def list_tests(file: str, line: int) -> list[str]:
-    """List the files with tests of a package and of the commands, the nearest first to a line of FILE.
+    """List the files with tests of a package, the commands and the interface, the nearest first to a line of FILE.
 
     Near is what has many rare words of the function around the line, and nearer what imports FILE, or has its name.
     """
@@ -147,7 +148,8 @@ def list_tests(file: str, line: int) -> list[str]:
         if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     own = _read_words(*max(around, default=(0, text))[1:])
-    tests = sorted(test for part in {package, "lemur"} for test in (ROOT / "tests" / part).rglob("test_*.py"))
+    places = f"{package}/**", "lemur/**", "."  # the last: the interface
+    tests = sorted({test for place in places for test in (ROOT / "tests").glob(f"{place}/test_*.py")})
     words = {test: _read_words(test.read_text()) for test in tests}
     counts = Counter(word for test in tests for word in words[test])
     rarity = {word: math.log((len(tests) + 1) / count) for word, count in counts.items()}
