@@ -191,7 +191,12 @@ def test_a_snapshot_that_is_dropped_closes_its_sandbox(
     snapshot: Snapshot, codes: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed, close = Event(), NetworkTracer.__exit__
-    monkeypatch.setattr(NetworkTracer, "__exit__", lambda *given: (close(*given), closed.set()))
+
+    def leave(*given: Any) -> None:
+        close(*given)
+        closed.set()
+
+    monkeypatch.setattr(NetworkTracer, "__exit__", leave)
     shutil.copytree(snapshot.folder, tmp_path / "traced")
     pq.write_table(arrow_schema(GraphRow).empty_table(), tmp_path / "traced" / "graphs.parquet")
     assert Snapshot(tmp_path / "traced").novelty(codes["other"]).known
