@@ -4,9 +4,8 @@
     python -m benchmarks.mutants run FILE [--seconds S]
 
 `draw` writes a JSON list. `run` makes each fault in this checkout in turn, which must have no other changes, runs the
-tests of its package, of the commands and of the interface with `-x`, the nearest first (`list_tests`), and writes the
-verdict into the list at once: killed (by which test), survived, or undecided after S CPU seconds. What has a verdict is
-not run again.
+nearest files of tests with `-x` (`list_tests`), and writes the verdict into the list at once: killed (by which test),
+survived, or undecided after S CPU seconds. What has a verdict is not run again.
 """
 
 import argparse
@@ -37,7 +36,7 @@ _OTHER = {
     ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "*", ast.BitOr: "&", ast.BitAnd: "|", ast.LShift: ">>", ast.RShift: "<<",
 }  # fmt: skip
 
-_NEAREST = 5  # files of tests
+_NEAREST, _FIRST = 20, 5  # files of tests; to collect many takes longer than most faults
 
 Edit = tuple[int, int, str]  # from and to, in bytes of the file, and the text instead
 
@@ -130,9 +129,10 @@ def _read_words(*texts: str) -> set[str]:
 
 
 def list_tests(file: str, line: int) -> list[str]:
-    """List the files with tests of a package, the commands and the interface, the nearest first to a line of FILE.
+    """List the files with tests that are nearest to a line of FILE, the nearest first.
 
-    Near is what has many rare words of the function around the line, and nearer what imports FILE, or has its name.
+    Near is what has many rare words of the function around the line; nearer, what imports FILE or has its name, and
+    what lies in the folder of its package or of its room.
     """
     distance, reached = {file: 0}, [file]
     for name in reached:
@@ -148,8 +148,7 @@ def list_tests(file: str, line: int) -> list[str]:
         if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     own = _read_words(*max(around, default=(0, text))[1:])
-    places = f"{package}/**", "lemur/**", "."  # the last: the interface
-    tests = sorted({test for place in places for test in (ROOT / "tests").glob(f"{place}/test_*.py")})
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
     words = {test: _read_words(test.read_text()) for test in tests}
     counts = Counter(word for test in tests for word in words[test])
     rarity = {word: math.log((len(tests) + 1) / count) for word, count in counts.items()}
@@ -158,10 +157,10 @@ def list_tests(file: str, line: int) -> list[str]:
         path = str(test.relative_to(ROOT))
         shared, all_of_it = (sum(rarity[word] for word in sorted(some)) for some in (own & words[test], words[test]))
         near = 1 + (distance.get(path) == 1) + 2 * (test.stem == f"test_{name}")
-        near += not set(re.split(r"[/_.]", path)).isdisjoint([*folders, name])
+        near += (path.split("/")[1] == package) + (not set(re.split(r"[/_.]", path)).isdisjoint([*folders, name]))
         return (1 + shared) * near / math.sqrt(20 + all_of_it)
 
-    return [str(test) for test in sorted(tests, key=rate, reverse=True)]
+    return [str(test) for test in sorted(tests, key=rate, reverse=True)[:_NEAREST]]
 
 
 def _sum_seconds(process: psutil.Process) -> float:
@@ -207,9 +206,9 @@ def try_fault(fault: dict[str, object], seconds: float) -> str:
     tests = list_tests(str(fault["file"]), int(str(fault["line"])))
     path.write_bytes(text[:first] + str(fault["new"]).encode() + text[first + len(old) :])
     try:
-        verdict, used = _run_tests(tests[:_NEAREST], seconds)  # few: to collect them all takes longer than most faults
+        verdict, used = _run_tests(tests[:_FIRST], seconds)
         if verdict == "survived":
-            verdict, _ = _run_tests(tests[_NEAREST:], seconds - used)
+            verdict, _ = _run_tests(tests[_FIRST:], seconds - used)
     finally:
         path.write_bytes(text)
     return verdict
