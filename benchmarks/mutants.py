@@ -128,6 +128,13 @@ def _read_words(*texts: str) -> set[str]:
     return {part for text in texts for word in re.findall(r"\w{3,}", text) for part in (word, *word.split("_"))}
 
 
+def _read_suites(test: Path) -> list[str]:
+    """Read a file of tests, and the suites in Markdown that it names."""
+    text = test.read_text()
+    suites = (test.parent / name for name in sorted(set(re.findall(r"\w+\.md", text))))
+    return [text, *(path.read_text() for path in suites if path.exists())]
+
+
 def list_tests(file: str, line: int) -> list[str]:
     """List the files with tests that are nearest to a line of FILE, the nearest first.
 
@@ -149,7 +156,7 @@ def list_tests(file: str, line: int) -> list[str]:
     ]
     own = _read_words(*max(around, default=(0, text))[1:])
     tests = sorted((ROOT / "tests").rglob("test_*.py"))
-    words = {test: _read_words(test.read_text()) for test in tests}
+    words = {test: _read_words(*_read_suites(test)) for test in tests}
     counts = Counter(word for test in tests for word in words[test])
     rarity = {word: math.log((len(tests) + 1) / count) for word, count in counts.items()}
 
