@@ -1,55 +1,42 @@
-"""Small faults, drawn by a seed, in files whose tests have to notice them.
+"""Small faults, drawn by a seed from all that can be made in the product, that its tests have to notice.
 
     python -m benchmarks.mutants draw COUNT SEED FILE
     python -m benchmarks.mutants run FILE [--seconds S]
 
-`draw` writes a JSON list: the same number of each file in `TESTS`. `run` makes each fault in this checkout in turn,
-which must have no other changes, runs the tests of that file with `-x`, and writes the verdict into the list at once:
-killed (by which test), survived, or undecided after S seconds. What has a verdict already is not run again.
+`draw` writes a JSON list. `run` makes each fault in this checkout in turn, which must have no other changes, runs the
+nearest files of tests with `-x` (`list_tests`), and writes the verdict into the list at once: killed (by which test),
+survived, or undecided after S CPU seconds. What has a verdict is not run again.
 """
 
 import argparse
 import ast
+import contextlib
 import json
+import math
 import os
 import random
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).parents[1]
-#: Files, and their tests: the nearest first, then the rest of their folder.
-TESTS = {
-    "lemur_core/similarity/minhash.py": "lemur_core/similarity/test_minhash.py lemur_core/similarity",
-    "lemur_core/similarity/join.py": "lemur_core/similarity/test_index.py lemur_core/similarity",
-    "lemur_core/similarity/index.py": "lemur_core/similarity/test_index.py lemur_core/similarity",
-    "extract/resolve/modules.py": "extract/core/test_modules.py extract/core",
-    "lemur_core/source/scopes.py": "lemur_core/source/test_scopes.py lemur_core/source",
-    "lemur_core/graphs/recorder.py": "lemur_core/graphs/test_recorder.py lemur_core/graphs",
-    "lemur_core/graphs/canonical.py": "lemur_core/graphs/test_same.py lemur_core/graphs",
-    "lemur_core/graphs/identity.py": "lemur_core/graphs/test_same.py lemur_core/graphs",
-    "lemur_core/graphs/memory.py": "lemur_core/graphs/test_recorder.py lemur_core/graphs",
-    "lemur_core/sandbox/stage.py": "lemur_core/sandbox/test_stage.py lemur_core/sandbox",
-    "lemur_core/sandbox/server/child.py": "lemur_core/sandbox/test_outcomes.py lemur_core/sandbox",
-    "lemur_core/sandbox/server/confine.py": "lemur_core/sandbox/test_denials.py lemur_core/sandbox",
-    "lemur_core/sandbox/server/loop.py": "lemur_core/sandbox/test_lifecycle.py lemur_core/sandbox",
-    "lemur_core/sandbox/server/received.py": "lemur_core/sandbox/test_protocol.py lemur_core/sandbox",
-    "train/model/recipe.py": "train/test_recipe.py train",
-    "lemur/synthesis/confirm.py": "lemur/synthesis/test_steps.py lemur/synthesis",
-    "curate/model/splits.py": "curate/test_split.py curate/test_guarantees.py",
-    "curate/folder/verify.py": "curate/test_guarantees.py",
-    "manifests/publish/publishing.py": "manifests/publish/test_publish.py manifests/publish",
-    "manifests/publish/staged.py": "manifests/publish/test_staged.py manifests/publish",
-}
+PACKAGES = ("extract", "curate", "lemur_core", "manifests", "train", "lemur")
 _OTHER = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
     ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is", ast.Add: "-", ast.Sub: "+", ast.Mult: "//",
     ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "*", ast.BitOr: "&", ast.BitAnd: "|", ast.LShift: ">>", ast.RShift: "<<",
 }  # fmt: skip
+
+_NEAREST, _FIRST = 20, 5  # files of tests; to collect many takes longer than most faults
 
 Edit = tuple[int, int, str]  # from and to, in bytes of the file, and the text instead
 
@@ -73,6 +60,8 @@ def list_edits(text: bytes) -> Iterator[Edit]:
 
     def visit(node: ast.AST) -> Iterator[Edit]:
         match node:
+            case ast.JoinedStr():  # Python 3.11 does not say where its parts stand
+                return
             case ast.Compare(left, [operator], [right]) | ast.BinOp(left, operator, right):
                 yield from between(left, operator, right)
             case ast.UnaryOp(ast.Not(), operand):
@@ -99,17 +88,121 @@ def list_edits(text: bytes) -> Iterator[Edit]:
 
 
 def draw(count: int, seed: int) -> list[dict[str, object]]:
-    """Draw faults: as many of each file as its share of COUNT, in the order of `TESTS`."""
-    chosen = random.Random(seed)
+    """Draw faults: each that can be made anywhere in the product is as likely as another."""
+    files = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    texts = {str(path.relative_to(ROOT)): path.read_bytes() for path in files}
+    possible = [(file, *edit) for file, text in texts.items() for edit in sorted(set(list_edits(text)))]
     faults: list[dict[str, object]] = []
-    for number, file in enumerate(TESTS):
-        text = (ROOT / file).read_bytes()
-        share = (number + 1) * count // len(TESTS) - number * count // len(TESTS)
-        for first, last, new in sorted(chosen.sample(sorted(set(list_edits(text))), share)):
-            line = text[:first].count(b"\n") + 1
-            old = text[first:last].decode()
-            faults.append({"file": file, "line": line, "offset": first, "old": old, "new": new, "verdict": None})
+    for file, first, last, new in sorted(random.Random(seed).sample(possible, count)):
+        line, old = texts[file][:first].count(b"\n") + 1, texts[file][first:last].decode()
+        faults.append({"file": file, "line": line, "offset": first, "old": old, "new": new, "verdict": None})
     return faults
+
+
+@cache
+def _read_imports() -> dict[str, list[str]]:
+    """Read which files of product and tests import each of them, or name it as the guest of a sandbox."""
+    names = [
+        str(path.relative_to(ROOT)) for part in (*PACKAGES, "tests") for path in sorted((ROOT / part).rglob("*.py"))
+    ]
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in names}
+    importers: dict[str, list[str]] = {name: [] for name in names}
+    for name in names:
+        for node in ast.walk(ast.parse((ROOT / name).read_bytes())):
+            match node:
+                case ast.Import(aliases):
+                    imported = [alias.name for alias in aliases]
+                case ast.ImportFrom(module=str(module), names=aliases):
+                    imported = [module, *(f"{module}.{alias.name}" for alias in aliases)]
+                case ast.Constant(str() as text):
+                    imported = [text.partition(":")[0]]
+                case _:
+                    continue
+            for module in imported:
+                if module in modules:
+                    importers[modules[module]].append(name)
+    return importers
+
+
+def _read_words(*texts: str) -> set[str]:
+    return {part for text in texts for word in re.findall(r"\w{3,}", text) for part in (word, *word.split("_"))}
+
+
+def _read_suites(test: Path) -> list[str]:
+    """Read a file of tests, and the suites in Markdown that it names."""
+    text = test.read_text()
+    suites = (test.parent / name for name in sorted(set(re.findall(r"\w+\.md", text))))
+    return [text, *(path.read_text() for path in suites if path.exists())]
+
+
+def list_tests(file: str, line: int) -> list[str]:
+    """List the files with tests that are nearest to a line of FILE, the nearest first.
+
+    Near is what has many rare words of the function around the line; nearer, what imports FILE or has its name, and
+    what lies in the folder of its package or of its room.
+    """
+    distance, reached = {file: 0}, [file]
+    for name in reached:
+        for importer in _read_imports()[name]:
+            if importer not in distance:
+                distance[importer] = distance[name] + 1
+                reached.append(importer)
+    package, *folders, name = re.sub(r"(_guest)?\.py$", "", file).split("/")
+    text = (ROOT / file).read_text()
+    around = [
+        (node.lineno, str(ast.get_source_segment(text, node)))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    own = _read_words(*max(around, default=(0, text))[1:])
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
+    words = {test: _read_words(*_read_suites(test)) for test in tests}
+    counts = Counter(word for test in tests for word in words[test])
+    rarity = {word: math.log((len(tests) + 1) / count) for word, count in counts.items()}
+
+    def rate(test: Path) -> float:
+        path = str(test.relative_to(ROOT))
+        shared, all_of_it = (sum(rarity[word] for word in sorted(some)) for some in (own & words[test], words[test]))
+        near = 1 + (distance.get(path) == 1) + 2 * (test.stem == f"test_{name}")
+        near += (path.split("/")[1] == package) + (not set(re.split(r"[/_.]", path)).isdisjoint([*folders, name]))
+        return (1 + shared) * near / math.sqrt(20 + all_of_it)
+
+    return [str(test) for test in sorted(tests, key=rate, reverse=True)[:_NEAREST]]
+
+
+def _sum_seconds(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process and of all that it started, those that have ended, too."""
+    total = 0.0
+    for each in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = each.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _run_tests(tests: Sequence[str], seconds: float) -> tuple[str, float]:
+    """Run tests until one fails. Returns: the verdict, and the CPU seconds that it took."""
+    command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # of this checkout, whatever is installed
+    used = 0.0
+    with tempfile.TemporaryFile("w+") as printed:
+        process = psutil.Popen(
+            command, cwd=ROOT, env=environment, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            while process.poll() is None and used < seconds:
+                time.sleep(0.5)
+                used = max(used, _sum_seconds(process))
+        finally:
+            if running := process.poll() is None:  # with all processes of the tests
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        printed.seek(0)
+        output = printed.read()
+    if running or process.returncode in (0, 5):  # 5: all of them are slow
+        return "undecided" if running else "survived", used
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    return f"killed: {found[1] if found else output.strip().splitlines()[-1][:120]}", used
 
 
 def try_fault(fault: dict[str, object], seconds: float) -> str:
@@ -117,23 +210,15 @@ def try_fault(fault: dict[str, object], seconds: float) -> str:
     path = ROOT / str(fault["file"])
     text, first, old = path.read_bytes(), int(str(fault["offset"])), str(fault["old"]).encode()
     assert text[first : first + len(old)] == old, f"{path}: not the file that the list was drawn from"
-    tests = [f"tests/{name}" for name in TESTS[str(fault["file"])].split()]
-    command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+    tests = list_tests(str(fault["file"]), int(str(fault["line"])))
     path.write_bytes(text[:first] + str(fault["new"]).encode() + text[first + len(old) :])
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return "undecided"
+        verdict, used = _run_tests(tests[:_FIRST], seconds)
+        if verdict == "survived":
+            verdict, _ = _run_tests(tests[_FIRST:], seconds - used)
     finally:
         path.write_bytes(text)
-        if process.returncode is None:  # with all processes of the tests
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    if not process.returncode:
-        return "survived"
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-    return f"killed: {found[1] if found else output.strip().splitlines()[-1][:120]}"
+    return verdict
 
 
 def main(given: Sequence[str] | None = None) -> None:

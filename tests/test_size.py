@@ -17,9 +17,9 @@ PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 MOST = {
     "lines of code": 41_864,
     "files of code": 255,
-    "lines of tests and their cases": 42_855,
-    "lines of benchmarks": 4_840,
-    "words of documents": 14_427,
+    "lines of tests and their cases": 42_915,
+    "lines of benchmarks": 4_901,
+    "words of documents": 14_437,
     "commands": 26,
     "options": 132,
 }

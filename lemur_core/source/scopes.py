@@ -245,8 +245,9 @@ class ScopeNames:
         self._statement(node.value, scope, when)
         if when == IN_ANNOTATION and isinstance(node.slice, ast.AST):
             head = last_name(node.value)
-            if head == "Literal":
-                # Its strings are values, not names.
+            if head == "Literal":  # its strings are values, not names; a member of an enumeration is looked up
+                values = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+                self._visit_all([v for v in values if not isinstance(v, ast.Constant)], scope, when)
                 return
             if head == "Annotated" and isinstance(node.slice, ast.Tuple) and node.slice.elts:
                 self._statement(node.slice.elts[0], scope, when)

@@ -1,5 +1,6 @@
 """`lemur novel` and `Snapshot.novelty`: codes beside a snapshot and an extraction, by text, structure and what they compute."""
 
+import gc
 import json
 import pickle
 import shutil
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate import Snapshot
+from curate.compute.graphs import NetworkTracer
 from curate.folder.novelty import describe_novelty, novel
 from curate.model.options import CurateOptions
 from curate.run.pipeline import curate
@@ -181,6 +184,23 @@ def test_without_a_sandbox_it_says_so(
     assert found["notes"] == ["no file was run: no sandbox here"]
     assert found["files"][0]["verdict"] == "known"
     assert "; judged by text and structure alone: not_traced: no sandbox" in describe_novelty(found)[0]
+
+
+def test_a_snapshot_that_is_dropped_closes_its_sandbox(
+    snapshot: Snapshot, codes: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, close = Event(), NetworkTracer.__exit__
+
+    def leave(*given: Any) -> None:
+        close(*given)
+        closed.set()
+
+    monkeypatch.setattr(NetworkTracer, "__exit__", leave)
+    shutil.copytree(snapshot.folder, tmp_path / "traced")
+    pq.write_table(arrow_schema(GraphRow).empty_table(), tmp_path / "traced" / "graphs.parquet")
+    assert Snapshot(tmp_path / "traced").novelty(codes["other"]).known
+    gc.collect()
+    assert closed.wait(60)
 
 
 def test_threads_get_the_answers_of_one(snapshot: Snapshot) -> None:

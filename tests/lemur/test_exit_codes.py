@@ -72,6 +72,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Callable[..., Path
     (folder / "mine" / "block.py").write_text(TINY)
     row = '{"nn": "ga-%d", "nn_code": "class Net(Module): x = %d", "task": "t", "dataset": "d", "metric": "m", "accuracy": 0.5}\n'
     (folder / "rows.jsonl").write_text("".join(row % (number, number) for number in range(3)))
+    (folder / "row.jsonl").write_text(row % (0, 0))
     sources = [extractions.source(folder / "sources", name) for name in ("alpha@1.0", "beta@2.0")]
     extractions.write(folder / "lib", extractions.results(sources), sources)
     options = CurateOptions(graph="off", license="MIT")

@@ -1,6 +1,7 @@
 """`lemur open`: a folder's own page, or one that is made in the cache and leads back; nothing in the folder changes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,17 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
+CASES = [{"inputs": {"x": "2x4", "y": "2"}, "outputs": ["2x4", "2"]}, {"inputs": {"x": "3x4"}, "outputs": []}]
+
+
 @pytest.fixture(scope="module")
 def extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("blocks")
     sources = [extractions.source(base, name) for name in ("alpha@1.0", "beta@2.0")]
-    extractions.write(base / "out", extractions.results(sources), sources)
+    made = extractions.results(sources)
+    seen = {"parameters": 0, "trainable": 0, "buffers": 0, "layers": {}, "cases": CASES}
+    made[0] = replace(made[0], row=made[0].row.model_copy(update={"observed": json.dumps(seen)}))
+    extractions.write(base / "out", made, sources)
     return base / "out"
 
 
@@ -94,6 +101,8 @@ def test_an_extraction_shows_what_may_be_passed_on(extraction: Path) -> None:
         stated = licence[1][licence[2][at]]
         if any(view["title"] == "Lean code" for view in views):
             assert stated == "MIT"
+    shapes = [view["rows"] for views in entries for view in views if view["title"] == "Shapes"]
+    assert shapes == [[["x 2x4; y 2", "2x4; 2"], ["x 3x4", "no tensor"]]]
     texts = json.dumps(entries) + json.dumps(data)
     gpl = [path.read_text() for path in (extraction / "blocks" / "beta@2.0").glob("*.py")]
     assert gpl

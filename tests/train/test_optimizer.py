@@ -204,6 +204,23 @@ class Net(nn.Sequential):
 """
 
 
+def test_a_run_that_flips_by_turns_shows_the_mirrored_images_in_its_second_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = load_cifar10("synthetic:320", cache=tmp_path / "cache")
+    recipe = Recipe().changed(training__batch_size=32, augmentation__flip="alternate", augmentation__crop_padding=0)
+    loop = Loop(
+        TrainingJob(NET, {}, recipe.to_json(), 0, str(data.folder), 0, 32, "cpu", 1, None, 600.0, "key"), tmp_path
+    )
+    loop.build()
+    epochs = []
+    for loop.steps in range(2):  # each is one batch
+        epochs.append(loop._load()[0])
+    first, second = ({image.numpy().tobytes() for image in images} for images in (epochs[0], epochs[1].flip(3)))
+    assert first == second
+
+
 @pytest.mark.slow
 def test_a_run_with_a_proxy_and_lookahead_goes_on_after_an_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from extract.arguments.constructing import Arguments
 from extract.arguments.trials import (
     AttemptError,
     BlockNamespace,
@@ -81,9 +82,12 @@ def test_the_value_comes_back_without_warnings_and_nothing_is_left_behind(error:
     assert state() == before
 
 
-def test_an_endless_loop_ends(load: Any) -> None:
+def test_an_endless_loop_ends(load: Any, search: Any) -> None:
     """After so many lines of the block, or else after some CPU time."""
-    cls = load("class A(nn.Module):\n    def __init__(self, most=9**9):\n        while most: most -= 1\n")
+    text = "class A(nn.Module):\n    def __init__(self, most=9**9):\n        while most: most -= 1\n"
+    with pytest.raises(AttemptError, match=r"more than 200,000 lines ran"):
+        search(text).constructor.make(Arguments(), limited=True)
+    cls = load(text)
     found = fail(cls, steps=1000)
     assert (found.kind, found.message) == ("too_many_steps_error", "TooManyStepsError: more than 1,000 lines ran")
     assert attempt(lambda: cls(9), steps=1000)

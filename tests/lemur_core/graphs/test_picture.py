@@ -46,6 +46,7 @@ def test_each_operation_has_a_box_that_tells_its_widths() -> None:
         ("output", "output", (4,)),
     ]
     assert found[1].lines == ("0.a", "kernel 3×3, padding 1×1, weight 4×4×3×3", "bias 4", "2×4×8×8")
+    assert boxes(graph_of(lambda: nn.LeakyReLU(0.5)))[1].lines == ("negative slope 0.5", "2×4×8×8")
 
 
 @pytest.mark.parametrize("blocks", [25, 26, 80])

@@ -105,6 +105,7 @@ CASES: dict[str, Made] = {
     "by mode": (ByMode, (4, 8)),
     "fourier": (Fourier, (2, 4, 6, 9)),
     "pairs": (Pairs, (2, 6, 10)),
+    "norm without weights": (lambda: nn.BatchNorm2d(8, affine=False), (4, 8, 6, 6)),
     "encoder": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (2, 7, 32)),
     "lstm": (lambda: nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True, dropout=0.2), (2, 5, 8)),
     "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, 4)), (2, 8)),
