@@ -6,7 +6,7 @@ text (see `lemur_core.source.text`).
 
 from typing import NamedTuple
 
-FACTS_VERSION = 28
+FACTS_VERSION = 29
 
 # When a name is looked up: when the statement runs, when a function it defines is called, or only in an annotation.
 AT_DEFINITION, AT_CALL, IN_ANNOTATION = 0, 1, 2
