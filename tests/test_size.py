@@ -17,7 +17,7 @@ PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 MOST = {
     "lines of code": 41_866,
     "files of code": 255,
-    "lines of tests and their cases": 42_915,
+    "lines of tests and their cases": 42_929,
     "lines of benchmarks": 4_901,
     "words of documents": 14_461,
     "commands": 26,

@@ -10,7 +10,7 @@ from torch.utils import checkpoint
 
 from lemur_core.graphs.canonical import canonical
 from lemur_core.graphs.identity import identities
-from lemur_core.graphs.memory import find_storage
+from lemur_core.graphs.memory import describe_strides, find_storage
 from lemur_core.graphs.recorder import Recorder
 from lemur_core.graphs.trace import run
 from tests.builders.graphs import trace
@@ -37,6 +37,19 @@ def test_it_notes_whether_values_were_seen(name: str) -> None:
             given = torch.tensor([[0.5, -1.0], [2.0, 0.25]])
         run(recorder, Body(compute), [given], train=False)
     assert recorder.reads_values is seen
+
+
+def test_memory_that_no_operation_showed_is_found_by_its_strides() -> None:
+    whole = torch.arange(6.0)
+    assert [describe_strides(part) for part in (whole, whole[2:], whole.view(2, 3).T)] == [None, (1, 2), (1, 3, 0)]
+    recorder = Recorder("cpu")
+    with recorder.recording():
+        given = whole + 1
+        with recorder.pause():
+            part = given.detach()[3:]
+        graph = canonical(run(recorder, Body(lambda _: part * 2), [given], train=False))
+    (node,) = (node for node in graph.nodes if node.op == "as_strided")
+    assert dict(node.arguments)["storage_offset"] == 3
 
 
 class Repeated(nn.Module):
