@@ -233,7 +233,7 @@ def _find_spec(folder: Path | None, wanted: str) -> Spec:
     else:
         spec = read_spec(folder, find_block(folder, wanted).block)
     if spec is None or spec.algorithm is None:
-        raise UserError(f"{wanted}: there is no spec with its algorithm; choose another block")
+        raise UserError(f"{wanted}: has no graph; see `lemur show` for the reason; choose another block")
     try:
         identity = compute_identities(Sized.from_json(graphs_in_spec(spec.algorithm)).evaluate())["graph"]
     except (ValueError, LookupError, TypeError, AttributeError) as error:

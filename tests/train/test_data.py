@@ -168,7 +168,7 @@ def test_split_is_disjoint_complete_sorted_and_repeatable(data: st.DataObject, c
     assert count < 100 or held_out in (0, count - 1) or not torch.equal(held, split(count, held_out, ~seed)[1])
     assert torch.equal(torch.get_rng_state(), before), "the global one stays"
     for wrong in (count, -1):
-        with pytest.raises(UserError, match=f"^held out: {wrong} of {count} images; hold out 0 or more"):
+        with pytest.raises(UserError, match=f"^held out: {wrong} of {count} images; --held-out: 0 or more"):
             split(count, wrong, 0)
 
 

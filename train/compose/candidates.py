@@ -289,7 +289,7 @@ def list_builds(slot: str, block: Block, spec: Spec) -> tuple[str, ...]:
     parameters = [parameter for parameter in spec.constructor if parameter.kind in ("positional", "keyword")]
     required = {parameter.name for parameter in parameters if parameter.default is None}
     names = {parameter.name for parameter in parameters}
-    if "channels" in SLOTS[slot] and not any(_find_role(slot, name, names) == "in" for name in names):
+    if spec.cases and "channels" in SLOTS[slot] and not any(_find_role(slot, name, names) == "in" for name in names):
         # No name identifies the channels: an equal value does.
         sizes = next(iter(spec.cases[0].inputs.values())).rpartition(" ")[2].split("×")
         recorded = {name: "channels" if value in sizes[1:2] else value for name, value in recorded.items()}

@@ -148,4 +148,4 @@ def count_images(data: Cifar10, held_out: int, images: int | None) -> int:
 
 def _check_held_out(held_out: int, count: int) -> None:
     if not 0 <= held_out < count:
-        raise UserError(f"held out: {held_out:,} of {count:,} images; hold out 0 or more, but fewer than all")
+        raise UserError(f"held out: {held_out:,} of {count:,} images; --held-out: 0 or more, but fewer than all")

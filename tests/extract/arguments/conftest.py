@@ -1,8 +1,11 @@
 """Blocks written by tests, loaded as the sandbox loads them; and what the search keeps of the process is put back."""
 
 import linecache
+import mimetypes
+import ssl
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,9 @@ def as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    for owner, name in ((time, "sleep"), (torch, "compile"), (ssl, "_create_default_https_context")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(mimetypes, "knownfiles", [*mimetypes.knownfiles])
     for name in ("block", "companion_0", "companion_1"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     torch.manual_seed(0)
