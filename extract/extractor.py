@@ -249,6 +249,8 @@ class BlockExtractor:
             for block in pending
             if (item := block.comparison) is not None and item.fidelity == "mismatch"
         )
+        for reason, number in self.facts.details["not_compared"].items():
+            self.facts.notes.append(f"{plural(number, 'block')} not compared with the original: {reason}")
         yield from (block.result() for block in pending)
 
     def _emit(self, targets: Sequence[TargetClass]) -> dict[str, Emitted | Unresolved]:
