@@ -335,4 +335,4 @@ def _summary_lines(out: Path, manifest: Manifest) -> Iterator[str]:
     for note in manifest.details.get("notes", ()):
         yield f"  note: {note}"
     measured = manifest.measured
-    yield f"{out}: {measured.seconds:.1f} s, {measured.peak_memory_bytes / 2**20:,.0f} MiB; see report.md"
+    yield f"{out}: {measured.seconds:.1f} s, {measured.peak_memory_bytes / 2**20:,.0f} MiB of memory; see report.md"

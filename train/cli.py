@@ -237,7 +237,7 @@ def check_(
     """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality. Refuses one off the contract.
 
     Examples:
-      lemur train check net.py --prm '{"lr": 0.01, "momentum": 0.9}'
+      lemur train check net.py --prm '{"batch": 64, "transform": "norm_32_flip", "lr": 0.01, "momentum": 0.9}'
     """
     from train.data.sources import load_cifar10
     from train.model.recipe import read_code, read_prm

@@ -360,5 +360,5 @@ def _explain_removal(
     if stage == "structural" and equal("fingerprint"):
         return f"same fingerprint as {name}"
     if stage == "structural" and similarity == 1:
-        return f"same layer calls and sizes as {name}; their order or repetition differs"
+        return f"same layer calls as {name}, sizes in powers of two; order, repetition or exact sizes differ"
     return f"{stage} {rounded}"

@@ -218,7 +218,7 @@ def summary_text(manifest: Manifest, out: Path) -> str:
     if len(notes) > _PRINTED_NOTES:
         lines.append(f"  and {plural(len(notes) - _PRINTED_NOTES, 'further note')} in manifest.json")
     memory = manifest.measured.peak_memory_bytes / 2**20
-    lines.append(f"{out}: {manifest.measured.seconds:.1f} s, {memory:,.0f} MiB; see report.md")
+    lines.append(f"{out}: {manifest.measured.seconds:.1f} s, {memory:,.0f} MiB of memory; see report.md")
     return "\n".join(map(make_visible, lines))
 
 

@@ -46,23 +46,26 @@ def cache_folder(*parts: str) -> Path:
     """
     assert not parts or parts[0] in ROOMS, parts
     root = _find_root()
-    folder = root.joinpath(*parts)
+    folder, room = root.joinpath(*parts), root.joinpath(*parts[:1])
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         for each in reversed((folder, *folder.parents)):
             if each.is_relative_to(root):
                 each.mkdir(mode=0o700, exist_ok=True)
+            if each == room != root:  # before anything is in it: a folder that holds something is not ours
+                _hold(room)
     except OSError as error:
         raise UserError(
             f"cache folder {folder}: {error.strerror}; set LEMUR_CURATOR_CACHE to a writable one"
         ) from error
-    if parts:
-        room = root / parts[0]
-        with contextlib.suppress(OSError), _holding:  # a file system without locks, or a folder of another user
-            if room not in _held and (is_ours(room) or not any(room.iterdir())):
-                _held[room] = _open_marker(room)
-                fcntl.flock(_held[room], fcntl.LOCK_SH)  # waits while another process removes entries
     return folder
+
+
+def _hold(room: Path) -> None:
+    with contextlib.suppress(OSError), _holding:  # a file system without locks, or a folder of another user
+        if room not in _held and (is_ours(room) or not any(room.iterdir())):
+            _held[room] = _open_marker(room)
+            fcntl.flock(_held[room], fcntl.LOCK_SH)  # waits while another process removes entries
 
 
 def _find_root() -> Path:

@@ -158,7 +158,7 @@ Task = Annotated[str | None, Field(description="for example img-classification")
 Dataset = Annotated[str | None, Field(description="for example cifar-10")]
 Metric = Annotated[str | None, Field(description="for example acc")]
 Epoch = Annotated[int | None, Field(description="epochs trained")]
-Duration = Annotated[float | None, Field(description="duration of an epoch, nanoseconds")]
+Duration = Annotated[float | None, Field(description="from the start of training to the end of the epoch, ns")]
 Hyperparameters = Annotated[str | None, Field(description="hyperparameters, a JSON object")]
 Prefix = Annotated[Line, Field(description="text of nn before the first '-'")]
 Family = Annotated[str, Field(description="architecture family, inferred from the code's identifiers")]

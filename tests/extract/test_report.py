@@ -142,7 +142,7 @@ def test_the_summary(written: Path) -> None:
     assert "  2 of 3 names found" in lines
     assert "  left out: gamma|x: no such *release*" in lines
     assert "  note: Gone: no class of that name" in lines
-    assert re.fullmatch(r"here: [0-9.]+ s, [0-9,]+ MiB; see report\.md", lines[-1])
+    assert re.fullmatch(r"here: [0-9.]+ s, [0-9,]+ MiB of memory; see report\.md", lines[-1])
 
 
 def test_a_release_in_the_place_of_a_source(tmp_path: Path, sources: Sequence[Any]) -> None:

@@ -156,7 +156,7 @@ def train_once(
     for key in sorted(used.keys() & prm.keys()):
         if prm[key] != used[key]:
             message = f"{key} {prm[key]!r} only reaches the constructor; training uses {used[key]!r} (recipe)"
-            note(f"{name}: {message}. Change it with --set training.…")
+            note(f"{name}: {message}. Change the recipe: --set training.KEY=VALUE")
     identity = run.identify(resources.device)
     finished = find_finished(out, identity, force=force)
     if finished is not None:

@@ -226,7 +226,7 @@ def why_refused(record: TrainingRecord, code: str, history: Sequence[EpochFigure
         why = f": {record.error}" if record.error else ""
         return f"the run ended with status {record.status}{why}; only complete runs can be registered"
     if record.data not in REAL_IMAGES:
-        return f"trained on {record.data}; only runs on real CIFAR-10 can be registered"
+        return f"trained on {record.data}; only runs on CIFAR-10 can be registered"
     if hashlib.sha256(code.encode()).hexdigest() != record.code_sha256:
         return "the code is not that of this run (its SHA-256 differs from the record's)"
     if fault := check_contract(code):

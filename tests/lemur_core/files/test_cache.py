@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lemur_core.files.cache import Database, cache_folder, read_cached, seal, unseal
+from lemur_core.files.cache import Database, cache_folder, is_ours, read_cached, seal, unseal
 from lemur_core.files.errors import DamagedError, UserError
 
 PAGE_BYTES = 4096
@@ -149,6 +149,7 @@ def test_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, varia
     below = {"LEMUR_CURATOR_CACHE": "", "XDG_CACHE_HOME": "lemur-curator", "HOME": ".cache/lemur-curator"}[variable]
     assert cache_folder("search", "b") == tmp_path / below / "search" / "b"
     assert (tmp_path / below / "search" / "b").is_dir()
+    assert is_ours(tmp_path / below / "search")
     (tmp_path / "file").touch()
     monkeypatch.setenv("LEMUR_CURATOR_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="set LEMUR_CURATOR_CACHE to a writable one"):
