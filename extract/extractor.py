@@ -45,7 +45,7 @@ from manifests.folders.manifest import Manifest, Stopwatch
 from manifests.provenance import is_guess
 from manifests.records.corpus import load_corpus
 
-DISCOVERY_VERSION = 4
+DISCOVERY_VERSION = 5
 _CLASS = re.compile(rb"\bclass\s+(?=([^\s(:\[]+))")  # the name is not consumed: a comment may end with `class`
 _MAX_LISTED = 3  # files that are not Python, listed by name
 _FEW = 5  # maximum number of ambiguous names to list

@@ -531,7 +531,7 @@ def _read_others(source: PackageSource) -> Iterator[tuple[str, bytes]]:
     known = {file.path for file in source.files}
     packages, total = tuple(inits), 0  # "" is the root, if it is a package itself
     root = source.root if source.kind == "folder" else others_of(source)
-    for path in sorted(set(walk(root)) - known):
+    for path in sorted(set(walk(root, lambda *_: None)) - known):
         name = path.rpartition("/")[2]
         is_data = not name.endswith(".py") and path.startswith(packages) and not may_hold_secrets(name)
         if not (is_data or is_about_code(path)):

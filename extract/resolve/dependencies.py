@@ -409,6 +409,8 @@ class DependencyGraph:
         ):
             return self._link_operator(use, chain[consumed], consumed + 1) if len(chain) > consumed else None
         compiled = isinstance(target, Missing) or (isinstance(target, External) and not target.runtime)
+        if isinstance(target, Definition) and target.module.find_aliases(target.name, "failed"):
+            compiled = not any(s.uses or s.kind != ASSIGN for s in target.module.find_binders(target.name))  # `= None`
         if compiled and len(chain) > consumed and find_operator(chain[consumed]) is not None:
             return self._link_operator(use, chain[consumed], consumed + 1)
         if isinstance(target, Missing) and not consumed and use.local < 0:

@@ -8,6 +8,7 @@ from extract.resolve.modules import CorpusIndex, Definition, External, Missing, 
 from extract.resolve.runtime_names import RUNTIME_NAMES
 from extract.sources.contents import matches
 from lemur_core.files.errors import UserError, near_names
+from lemur_core.files.markdown import plural
 from lemur_core.source.facts import ClassFacts
 
 
@@ -205,7 +206,12 @@ def select(
     """
     chosen = [item for item in classes if _is_in_scope(item, wanted)]
     if classes and not chosen:
-        raise UserError("no class matches both --path and --symbol; omit one of them")
+        options = (("--path", wanted.paths), ("--symbol", wanted.symbols))
+        given = " and ".join(" or ".join(f"{name} {value}" for value in values) for name, values in options if values)
+        example = f"{classes[0].name} in {classes[0].module.file.path}"
+        raise UserError(
+            f"none of {plural(len(classes), 'class', 'classes')}, such as {example}, matches {given}; change a pattern"
+        )
     missing: dict[str, str] = {}
     others: dict[str, tuple[str, ...]] = {}
     if wanted.names:

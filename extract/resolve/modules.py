@@ -165,7 +165,8 @@ class Module:
 
     def imports_work(self, number: int) -> bool:
         """Return whether all imports in the body of a `try … except ImportError` succeed in the declared runtime."""
-        handlers_raise = self._is_required_import(number)
+        tried, handled, above, compiles = self._read_fallback(number)
+        handlers_raise = not (handled & (tried | above) or tried & above)
         imports = [s for s in self.facts.statements if (number, 0) in s.path and s.kind in {IMPORT, STAR}]
         for alias in (alias for statement in imports for alias in statement.aliases):
             target = self.library.resolve_alias(self, alias)
@@ -173,8 +174,10 @@ class Module:
                 provided = target.runtime and RUNTIME_NAMES.has(target.package, target.name)
                 fails = not provided and not is_required(self.library.extras, target.package)
             else:
-                # The operators of an extension have replacements, or the block fails with their names.
-                fails = isinstance(target, Missing) and alias.bound not in EXTENSIONS
+                # An extension is taken to be there if handlers compile it, or bind only other names, to what raises:
+                # its operators have replacements, or the block fails with their names.
+                there = alias.bound in EXTENSIONS and (compiles or tried.isdisjoint(handled | above))
+                fails = isinstance(target, Missing) and not there
             if fails:  # without a fallback the import is required, and its failure is reported
                 return handlers_raise or self._falls_back_to(number, target)
         return True
@@ -195,19 +198,26 @@ class Module:
         tops = {target.package.split(".")[0] for target in targets if isinstance(target, External)}
         return tops == {tried.package.split(".")[0]} and names <= {alias.bound for alias in aliases}
 
-    def _is_required_import(self, number: int) -> bool:
-        """Return whether neither the handlers nor the code above provide a fallback, so that the import is required."""
+    def _read_fallback(self, number: int) -> tuple[set[str], set[str], set[str], bool]:
+        """Return the names that body, handlers and the code above bind, and whether handlers get an extension, too."""
+        aliases = [alias for statement in self.facts.statements for alias in statement.aliases]
+        compilers = {"cpp_extension", *(a.bound for a in aliases if "cpp_extension" in f"{a.module}.{a.name}")}
         block = self.facts.blocks[number]
         tried: set[str] = set()
         handled: set[str] = set()
         above: set[str] = set()
+        compiles = False
         for statement in self.facts.statements:
             role = next((block.suites[suite][0] for at, suite in statement.path if at == number), "")
             if role:
                 (handled if role == "handler" else tried).update(statement.binds)
             elif statement.start < block.start:
                 above.update(statement.binds)
-        return not (handled & (tried | above) or tried & above)
+            if role == "handler":
+                compiles |= any(not compilers.isdisjoint((use.name, *use.attributes)) for use in statement.uses)
+                again = [self.library.resolve_alias(self, a) for a in statement.aliases if a.bound in EXTENSIONS]
+                compiles |= any(isinstance(target, External | Missing) for target in again)
+        return tried, handled, above, compiles
 
 
 class Definition(NamedTuple):
@@ -468,7 +478,8 @@ class CorpusIndex:
             return submodule
         for alias in module.find_aliases(name, "failed")[-1:]:
             tried = self.resolve_alias(module, alias)
-            package = tried.package if isinstance(tried, External) else alias.module or name
+            dotted_parts = filter(None, (alias.module, alias.name if alias.name in EXTENSIONS else ""))
+            package = tried.package if isinstance(tried, External) else ".".join(dotted_parts) or name
             return External(package, alias.name, True, False, optional=True)
         # A lazy package (PEP 562) lists its contents under TYPE_CHECKING for the type checker.
         for alias in reversed(module.find_aliases(name, "types")):

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from extract.sources.contents import (
 from extract.sources.git import find_commit
 from extract.sources.metadata import is_text, read_facts
 from extract.sources.package import PACKAGE_RE, find_package
+from lemur_core.files.atomic import is_ours
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import check_name, locate_inside
 from lemur_core.files.markdown import escape_controls
@@ -110,9 +111,10 @@ def read_folder(spec: str) -> PackageSource:
         paths = list(walk(root))
         kept, described = keep_paths(paths), [path for path in paths if is_text(path)]
         check_bounds(spec, ((root / path).stat().st_size for path in (*kept, *described)))
-        python, texts = ({path: (root / path).read_bytes() for path in group} for group in (kept, described))
+        python, texts = (dict(_read_files(root, group)) for group in (kept, described))
     except OSError as error:
-        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        why = f"{error.strerror}; make it readable, or name another folder"
+        raise UserError(f"{error.filename}: cannot be read: {why}") from error
     if not python:
         raise UserError(f"{spec}: holds no Python code (tests, docs, examples and benchmarks aside)")
     within = root.name if "__init__.py" in python else ""
@@ -120,31 +122,60 @@ def read_folder(spec: str) -> PackageSource:
     return make_source(python, read_facts(texts), within=within, **about)
 
 
-def walk(root: Path) -> Iterator[str]:
+def _read_files(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    for path in paths:
+        try:
+            yield path, (root / path).read_bytes()
+        except OSError as error:
+            _note_left_out(root, path, error)
+
+
+def _note_left_out(root: Path, path: str, error: OSError) -> None:
+    advice = "; make it readable if it is needed" if error.errno == errno.EACCES else ""
+    note(f"{root.name}: {path} is left out: {error.strerror}{advice}")
+
+
+def walk(root: Path, tell: Callable[[Path, str, OSError], None] = _note_left_out) -> Iterator[str]:
     """Yield the files below a folder, as paths with forward slashes, without hidden folders and environments.
 
-    Links to folders are not followed. Links to files outside are left out; those to code or a license are noted.
+    Links to folders are not followed. Links to files outside are left out, and what cannot be read, and folders that
+    lemur wrote.
+
+    Args: tell: is called with the folder, what is left out of it, if that may be missed, and the reason.
+    Raises: OSError if the folder itself cannot be read.
     """
 
     def fail(error: OSError) -> None:
-        raise error
+        if Path(error.filename) == root:
+            raise error
+        tell(root, Path(error.filename).relative_to(root).as_posix(), error)
 
     def is_aside(name: str) -> bool:
         return name.startswith(".") or name in _NOT_CODE or name.endswith(".egg-info")
 
+    ours: list[str] = []
     for folder, below, names in os.walk(root, onerror=fail):
-        # In place: `os.walk` descends into what is left.
-        below[:] = sorted(n for n in below if not is_aside(n) and not Path(folder, n, "pyvenv.cfg").is_file())
+        is_environment = "pyvenv.cfg" in names
+        if Path(folder) != root and (is_environment or is_ours(Path(folder))):
+            ours += [] if is_environment else [Path(folder).relative_to(root).as_posix()]
+            below.clear()
+            continue
+        below[:] = sorted(
+            name for name in below if not is_aside(name)
+        )  # in place: `os.walk` descends into what is left
         for name in names:
             path = Path(folder, name)
             relative = path.relative_to(root).as_posix()
             try:
                 locate_inside(root, path)
             except OSError as error:
-                if error.errno == errno.EXDEV and (name.endswith(".py") or is_text(relative)):
-                    note(f"{root.name}: {relative} is left out: {error.strerror}")
+                if error.errno in (errno.EXDEV, errno.EACCES) and (name.endswith(".py") or is_text(relative)):
+                    tell(root, relative, error)
                 continue
             yield relative
+    if ours:
+        more = f" (and {len(ours) - 1} more)" if ours[1:] else ""
+        tell(root, f"{ours[0]}{more}", OSError(errno.EEXIST, "lemur wrote it"))
 
 
 # --- corpora ----------------------------------------------------------------------------------------------------------

@@ -293,7 +293,7 @@ def check_ours(folder: Path) -> None:
     if not inside:
         return
     manifest = _read_json(folder / _MANIFEST)
-    if not manifest.keys() >= _KEYS or not isinstance(manifest["outputs"], list):
+    if not is_ours(folder) or not isinstance(manifest["outputs"], list):
         kind = "a manifest.json of another program" if _MANIFEST in inside else "no manifest.json"
         raise UserError(f"{folder}: has {kind}, so lemur did not write it; choose another --out")
     listed = {str(item["path"]) for item in manifest["outputs"] if isinstance(item, dict) and "path" in item}
@@ -304,6 +304,11 @@ def check_ours(folder: Path) -> None:
             f"{folder}: holds {make_visible(others[0], 80)}{more}, which lemur did not write; move it elsewhere, or"
             " choose another --out"
         )
+
+
+def is_ours(folder: Path) -> bool:
+    """Return whether a folder's manifest says that lemur wrote it."""
+    return _read_json(folder / _MANIFEST).keys() >= _KEYS
 
 
 def _read_json(path: Path) -> Json:

@@ -70,7 +70,7 @@ def test_files_that_are_not_python_are_named(tmp_path: Path, lemur_here: Any) ->
     mine.mkdir()
     (mine / "bad.py").write_text("class A(:\n")
     (mine / "old.py").write_text("print 1\n")
-    command = ("extract", "--source", "./mine", "--out", "blocks", "--level", "parsed", "--jobs", 1)
+    command = ("extract", "--source", "./mine", "--out", "mine/blocks", "--level", "parsed", "--jobs", 1)
     left_out = "mine: 2 files are not Python, and left out: bad.py: line 1: "
     for _ in range(2):  # also where the index knows them
         nothing = lemur_here(*command, cwd=tmp_path)
@@ -85,10 +85,14 @@ def test_files_that_are_not_python_are_named(tmp_path: Path, lemur_here: Any) ->
     done = lemur_here(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert left_out in done.stderr
+    assert left_out not in done.stdout
+    again = lemur_here(*command, "--force", cwd=tmp_path)
+    assert "mine: blocks is left out: lemur wrote it\n" in again.stderr
+    assert again.stdout.splitlines()[0] == done.stdout.splitlines()[0] == "1 class of 1 source"
     assert (newer in done.stderr) == (sys.version_info < (3, 12))
     assert any(
         note.startswith(left_out)
-        for note in json.loads((tmp_path / "blocks" / "manifest.json").read_text())["details"]["notes"]
+        for note in json.loads((mine / "blocks" / "manifest.json").read_text())["details"]["notes"]
     )
 
 

@@ -104,3 +104,5 @@ def test_why_a_name_is_of_no_block(tmp_path: Path) -> None:
         }
         with pytest.raises(UserError, match=r"^Head: .* has no forward of its own"):
             extractor.select(Selection(("Head",)))
+        with pytest.raises(UserError, match=r"^none of 1 class, such as Net in a\.py, matches --path b/\*; change"):
+            extractor.select(Selection(paths=("b/*",)))

@@ -117,3 +117,27 @@ def test_a_compiled_operator_fails_where_it_is_called(corpus: Any, run: Any) -> 
         with pytest.raises(ModuleNotFoundError, match=f"No module named '{extension}'") as failure:
             method(2)
         assert classify_error(failure.value) == "native_op"
+
+
+@pytest.mark.parametrize(
+    ("tried", "handler", "there"),
+    [
+        ("from . import _C", "HAS = False", False),
+        ("from acme import _C as _ext", "_ext, HAS = None, False", False),
+        (
+            "import acme._ext as _ext",
+            "from torch.utils.cpp_extension import load\n    _ext, HAS = load('_ext'), True",
+            True,
+        ),
+        ("from . import _C", "from . import b as _C\n    HAS = False", False),
+        ("from . import _C", "import _C\n    HAS = True", True),
+        ("from . import _C", "A = None", True),  # only a message for those who call it
+    ],
+)
+def test_the_fallback_for_an_extension(corpus: Any, run: Any, tried: str, handler: str, there: bool) -> None:
+    method = "    def forward(self, x): return (HAS, _C.run(x)) if x else HAS"
+    code = f"class A(nn.Module):\n{method}\ntry:\n    {tried}\n    HAS = True\nexcept ImportError:\n    {handler}\n"
+    made = corpus(
+        {"acme/__init__.py": "", "acme/b.py": "run = abs", "acme/a.py": f"from torch import nn\n{code}"}, bare=True
+    )
+    assert run(made.emit("A").code)["A"]()(0) is there

@@ -86,6 +86,27 @@ def test_links_are_followed_only_inside(folder: Path, tmp_path: Path, capsys: py
     assert noted.count("\n") == 4
 
 
+def test_what_cannot_be_read_is_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(real: Callable[..., Any], *names: str) -> Callable[..., Any]:
+        def call(path: Any) -> Any:
+            if Path(path).name in names:
+                raise PermissionError(13, "Permission denied", str(path))
+            return real(path)
+
+        return call
+
+    (folder / "secret.py").write_text("")
+    monkeypatch.setattr(
+        os, "scandir", refuse(os.scandir, "models")
+    )  # root may read all, so its permissions do not tell
+    monkeypatch.setattr(Path, "read_bytes", refuse(Path.read_bytes, "secret.py"))
+    assert list(modules(open_source(str(folder)))) == ["train.py"]
+    noted = "project: {} is left out: Permission denied; make it readable if it is needed\n"
+    assert capsys.readouterr().err == noted.format("models") + noted.format("secret.py")
+
+
 def test_which_word_means_what(
     folder: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
