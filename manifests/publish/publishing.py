@@ -330,8 +330,8 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
         manifest = read_manifest(path.parent)
     except UserError as error:
         path.resolve().unlink()  # it may be damaged in the cache alone
-        fault = f"its {FILE_NAME} at {revision} is not one that lemur wrote"
-        raise UserError(f"{repo_id}: {fault}, or was damaged on the way: run again to see") from error
+        what = f"its {FILE_NAME} at {revision} is not one that lemur wrote"
+        raise UserError(f"{repo_id}: {what}, or was damaged on the way: run again to see") from error
     different = f"{repo_id}: is not what its manifest states"
     there = {name: file.size for name, file in listed.items() if name != FILE_NAME}
     stated = {item.path: item.bytes for item in manifest.outputs}
