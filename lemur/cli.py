@@ -119,10 +119,11 @@ def verify(
     """
     checks = _verify_folder(folder, jobs=jobs)
     if as_json:
-        print(json.dumps([{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks], indent=2))
+        print(json.dumps([{"check": c.name, "ok": c.ok, "done": c.done, "detail": c.detail} for c in checks], indent=2))
     else:
         for check in checks:
-            print(make_visible(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}"))
+            outcome = ("ok  " if check.done else "skip") if check.ok else "FAIL"
+            print(make_visible(f"{outcome}  {check.name}: {check.detail}"))
     failed = sum(not check.ok for check in checks)
     if failed:
         print(make_visible(f"lemur: {folder}: {failed} of {len(checks)} checks failed"), file=sys.stderr)

@@ -47,10 +47,10 @@ def publish(
       lemur publish snapshot --repo-id OWNER/NAME --dry-run
     """
     from manifests.folders.manifest import read_manifest  # the Hub's client takes 0.4 s to import
-    from manifests.publish.hub import check_names
+    from manifests.publish.hub import read_name
     from manifests.publish.publishing import publish as publish_folder
 
-    check_names(repo_id)
+    read_name(repo_id)
     read_manifest(folder)  # reject an invalid folder before the check for a terminal
     if not (dry_run or yes or sys.stdin.isatty()):
         raise UserError("publish: no terminal to confirm on; add --yes, or --dry-run to see what would change")

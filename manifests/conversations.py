@@ -191,7 +191,7 @@ def chat_card(chat: Chat, meanings: Mapping[str, str], promise: str) -> list[str
         lengths = sorted(row["n_tokens"] for _, row in chat.rows if row["task"] == kind)
         median, longest = (count(lengths[at]) if lengths else "–" for at in ((len(lengths) - 1) // 2, -1))
         kinds.append([f"`{kind}`", meanings[kind], count(len(lengths)), median, longest])
-    licenses = sorted(Counter[str](row["license"] for _, row in chat.rows).items())
+    licenses = sorted(Counter(code_span(row["license"], 160) for _, row in chat.rows).items())
     made = [counts["drops"][kind] for kind in chat.kinds]
     drops = [[f"`{reason}`", *(count(numbers.get(reason, 0)) for numbers in made)] for reason in reasons]
     return [
@@ -205,11 +205,17 @@ def chat_card(chat: Chat, meanings: Mapping[str, str], promise: str) -> list[str
         "Tokens are words, numbers and single signs; white space is not counted. No request has a Jaccard of"
         f" {THRESHOLD:.2f} or more to one of its kind in another split.",
         "",
-        *table(["license", "conversations"], [[code_span(name, 160), count(number)] for name, number in licenses]),
+        *(table(["license", "conversations"], [[name, count(n)] for name, n in licenses]) if licenses else []),
         f"`{CHAT_DROPS}` says why a {subject} has no conversation of a kind: {plural(len(chat.drops), 'row')}.",
         "",
         *(table(["not made", *(f"`{kind}`" for kind in chat.kinds)], drops) if drops else []),
     ]
+
+
+def list_chat_drops(counts: Json) -> str:
+    """Return why conversations were not made, and how many of each reason. Args: counts: those of a manifest."""
+    drops = sum(map(Counter, counts.get("chat", {}).get("drops", {}).values()), Counter[str]())
+    return ", ".join(f"{reason} ({count(number)})" for reason, number in sorted(drops.items()))
 
 
 def fence(text: str, language: str = "python") -> str:

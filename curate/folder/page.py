@@ -219,6 +219,9 @@ BY_TEXT = (
     " similar texts whose graphs differ beyond widths."
 )
 
+#: Options that leave out rows, so that a snapshot is one of a part of its source.
+_FILTERS = ("task", "dataset", "metric", "include", "require_runs")
+
 
 def snapshot_card(folder: Path, manifest: Manifest) -> Card:
     """Return the content of the dataset card of a snapshot, from its tables and its manifest."""
@@ -235,11 +238,15 @@ def snapshot_card(folder: Path, manifest: Manifest) -> Card:
     near = ", structure or computation" if "graphs" in counts else " or structure"
     ran = f" It ran networks {_where(manifest)}." if {"graphs", "chat"} & counts.keys() else ""
     limits = SNAPSHOT_DISCLOSURE.limits  # the first is about results
+    part = ""
+    if left_out := counts["rows"]["filter"]:
+        asked = frame.settings({key: manifest.parameters[key] for key in _FILTERS})["rows"]
+        part = f" ({'; '.join(': '.join(row) for row in asked)} left out {count(left_out)} others)"
     return Card(
-        name=f"Curated snapshot of {name}",
+        name=f"Curated snapshot of {'a part of ' * bool(part)}{name}",
         description=f"{plural(counts['rows']['kept'], 'distinct PyTorch network')} ({splits}), chosen from"
-        f" {plural(counts['rows']['input'], 'row')} of {name}. Every row that is not among them has a reason in the"
-        " table of decisions.",
+        f" {plural(counts['rows']['input'] - left_out, 'row')} of {name}{part}. Every row that is not among them"
+        " has a reason in the table of decisions.",
         licenses=sorted({shared, *published}) if is_permissive(shared) else [shared],
         text="\n\n".join([*([_RESULTS] if scores - {None} else []), *_list_notes(folder, manifest, shared)]),
         sources=[(item.name, f"hash://sha256/{item.sha256}") for item in manifest.inputs],

@@ -20,7 +20,7 @@ from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plural
 from lemur_core.files.progress import was_noted
-from manifests.conversations import read_chat
+from manifests.conversations import list_chat_drops, read_chat
 from manifests.folders import frame
 from manifests.folders.cards import EXTRACTION_DISCLOSURE, Card
 from manifests.folders.frame import settings, shares
@@ -29,6 +29,7 @@ from manifests.folders.manifest import Manifest
 from manifests.provenance import TABLE, get_minimized_path, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.provenance.parts import find_blocked_blocks, read_parts
+from manifests.publish.staged import find_withheld
 from manifests.records import LEVELS, SPEC_CHAT_KINDS, SPLITS, Block, Level, Spec
 
 #: The level that the paper calls "validated and executable".
@@ -218,6 +219,10 @@ def summary_text(manifest: Manifest, out: Path) -> str:
     lines += [f"  note: {note}" for note in notes[:_PRINTED_NOTES]]
     if len(notes) > _PRINTED_NOTES:
         lines.append(f"  and {plural(len(notes) - _PRINTED_NOTES, 'further note')} in manifest.json")
+    if chat := counts.get("chat"):
+        kinds = ", ".join(f"{count(number)} {kind}" for kind, number in chat["kinds"].items())
+        why = list_chat_drops(counts)
+        lines.append(f"  {'chat':<12} {count(chat['rows']):>8}  conversations: {kinds}; not made: {why or 'none'}")
     memory = manifest.measured.peak_memory_bytes / 2**20
     lines.append(f"{out}: {manifest.measured.seconds:.1f} s, {memory:,.0f} MiB of memory; see report.md")
     return "\n".join(map(make_visible, lines))
@@ -309,6 +314,13 @@ def extraction_card(folder: Path, manifest: Manifest) -> Card:
     """Return the content of the dataset card of an extraction, from its tables and its manifest."""
     counts, sources = manifest.counts, manifest.details["sources"]
     lines = ["The code of each block is under the license of its source."]
+    part = ""
+    if withheld := len(find_withheld(folder)):
+        part = f" (a published copy lacks those of {count(withheld)})"
+        lines[0] += (
+            f" That of {plural(withheld, 'block')} is not published, for a license or a requirement that is a guess: a"
+            " copy has their rows and specs, an empty `code` and `algorithm`, and nothing at the path in `file`."
+        )
     if taken := [source for source in sources if source.get("instead_of")]:
         names = ", ".join(f"{code_span(source['name'])} ({code_span(source['instead_of'])})" for source in taken)
         lines += ["", f"Releases in the place of sources that could not be reached: {names}."]
@@ -317,8 +329,8 @@ def extraction_card(folder: Path, manifest: Manifest) -> Card:
     specs = sum(counts["specs"][split] for split in SPLITS)
     return Card(
         name="Extracted PyTorch blocks",
-        description=f"{plural(counts['blocks'], 'PyTorch module')} as closed files where they could be closed, and"
-        f" {plural(specs, 'neutral spec')} of them: what each module is and does, as facts that were read or"
+        description=f"{plural(counts['blocks'], 'PyTorch module')} as closed files where they could be closed{part},"
+        f" and {plural(specs, 'neutral spec')} of them: what each module is and does, as facts that were read or"
         " measured, never text of its source. Related blocks are in one split.",
         licenses=sorted({source["license"] for source in sources}),
         text="\n".join(lines),

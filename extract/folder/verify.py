@@ -316,20 +316,22 @@ def check_code(
     emitted = (block for block in blocks if block.code is not None or block.lean_sha256 is not None)
     batches = iter(lambda: list(itertools.islice(emitted, _BATCH)), [])
     work = partial(_check_batch, packages, confirmed)
+    files = 0  # a published copy has fewer
     with progress("verify", number, "blocks") as advance:
         checked = map_chunks(work, ([batch] for batch in batches), None, jobs)
         for done, found in map(work, batches) if number <= _FEW else itertools.chain.from_iterable(checked):
             for name, fault in found:
                 faults[name].append(fault)
+            files += done
             advance(done)
-    return [check_faults(name, faults[name], f"{plural(number, 'file')}: {text}") for name, text in _OF_CODE.items()]
+    return [check_faults(name, faults[name], f"{plural(files, 'file')}: {text}") for name, text in _OF_CODE.items()]
 
 
 def _check_batch(
     packages: Mapping[str, frozenset[str]], confirmed: Mapping[str, str], rows: Sequence[Block]
 ) -> tuple[int, list[tuple[str, str]]]:
-    """Return the number of blocks, and the faults of their files, each with its check."""
-    return len(rows), [
+    """Return the number of blocks of which a file is there, and the faults of the files, each with its check."""
+    return sum(row.code is not None or row.lean_code is not None for row in rows), [
         (name, f"{row.block}: {fault}")
         for row in rows
         for name, fault in (*_file_faults(row, packages[row.source], confirmed), *_lean_faults(row))
@@ -484,7 +486,7 @@ def check_calls(folder: Path, jobs: int | None = None) -> list[Check]:
                     faults.append(f"{reply.key}: {' '.join(answer.error.split())[:_CHARACTERS]}")
                 advance(1)
         except UserError as error:  # no sandbox
-            return [Check(_NAME, ok=True, detail=f"not executed: {error}")]
+            return [Check(_NAME, ok=True, detail=f"not executed: {error}", done=False)]
     detail = f"{plural(outcomes['ran'], 'form')} of blocks run as `lemur show` prints it"
     detail += f"; {outcomes['limited']:,} need more than the limits of the sandbox" if outcomes["limited"] else ""
     detail += f"; {outcomes['missing']:,} need packages that are not available here" if outcomes["missing"] else ""

@@ -10,10 +10,10 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import atomic_folder, check_free
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import article
-from manifests.conversations import chat_rows
+from manifests.conversations import chat_rows, list_chat_drops
 from manifests.folders.kinds import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Stopwatch, describe_parent, read_manifest
-from manifests.folders.tables import reading, write_tables
+from manifests.folders.tables import CHAT_DROPS, reading, write_tables
 from manifests.provenance import TABLE
 from manifests.publish.staged import stage_files
 from manifests.records import SPLITS, Block, ChatMessage, ExportedRow, PromptCompletion
@@ -84,6 +84,8 @@ def _read_completions(folder: Path, kind: str) -> list[tuple[str, PromptCompleti
         facts["code_sha256"] = codes[row["block"]] if codes else row["record"]
         found.append((split, PromptCompletion(prompt=tuple(prompt), completion=(answer,), **facts)))
     if not found:
+        if why := list_chat_drops(read_manifest(folder).counts):
+            raise UserError(f"{folder}: has no conversations, none could be made: {why}; see {CHAT_DROPS} there")
         again = "extract" if kind == EXTRACTION.name else "curate"
         raise UserError(f"{folder}: has no conversations; create it again with `lemur {again} ... --chat`")
     return found

@@ -22,16 +22,17 @@ _DISCLOSURE = Disclosure(
 #: Sentences for the card of each form: the description, and what follows.
 _TEXTS = {
     "kernelbench": (
-        "Each block is one problem: a closed file below which `Model` constructs the block with arguments that are"
-        " known to work, in eval mode, and `get_inputs()` builds inputs that it accepts; `get_inputs(case)` builds them"
-        " in other shapes, ranges of values and memory layouts, `cases` in all. Trivial answers (zeros, the input,"
-        " means, the output for other inputs) were compared with the block's in the sandbox, with KernelBench's"
-        " tolerance: where one passes whatever the range, `hackable` says which, and the problem has no file.",
+        "Each block is one problem: a closed file below which a class constructs the block with arguments that are"
+        " known to work, in eval mode, and a function builds inputs that it accepts. Trivial answers (zeros, the input,"
+        " means, the output for other inputs) were compared with the block's in the sandbox.",
+        "The class is `Model`, the function `get_inputs()`; `get_inputs(case)` builds inputs in other shapes, ranges of"
+        " values and memory layouts, `cases` in all. Where a trivial answer is within KernelBench's tolerance whatever"
+        " the range, `hackable` says which, and the problem has no file.",
         "`level1/` has the files, as KernelBench's `LocalKernelBenchDataset` reads them (`base_path` is this folder);"
         " the table has the columns of its data set. The headers of the files name their origin and license.",
     ),
     "prompt-completion": (
-        "A prompt is the system's and the user's message, a completion the assistant's: `trl` reads both as they are.",
+        "A prompt is the system's and the user's message, a completion the assistant's: trl reads both as they are.",
         "The conversations are those of the source folder, in its splits; `task` says what is asked for.",
     ),
 }

@@ -67,11 +67,12 @@ _CELLS = 3  # of a column
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of `lemur verify`."""
+    """One line of `lemur verify`. Args: ok: no fault was found. done: False if it could not be made here."""
 
     name: str
     ok: bool
     detail: str
+    done: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def _translate(what: str, error: Exception, again: str) -> UserError:
     status = next((item.status_code for item in responses if item is not None), None)
     text = next((m for item in causes if (m := getattr(item, "server_message", None))), None)
     text = text or str(error if status else causes[-1]) or type(causes[-1]).__name__
-    detail = " ".join(text.strip().splitlines()[:2])
+    detail = " ".join(text.strip().splitlines()[:2]).rstrip(".")
     try:
         token = get_token()
     except Exception:  # noqa: BLE001 (whatever fails while a job of CI exchanges its identity, there is no token)
@@ -52,10 +52,13 @@ def _translate(what: str, error: Exception, again: str) -> UserError:
         return RetryableError(
             f"{what}: the Hub's client is offline by its settings; unset HF_HUB_OFFLINE, and run again"
         )
-    # The last is how the client reports a truncated download.
-    broken = any(isinstance(item, _TRANSPORT) for item in causes) or "Consistency check failed" in str(error)
+    # So the client reports a truncated download, with advice that is not for our users.
+    _, truncated, sizes = str(error).partition("Consistency check failed: ")
+    broken = truncated or any(isinstance(item, _TRANSPORT) for item in causes)
     if status in _TEMPORARY or (status or 0) >= 500 or (status is None and broken):
         where = "" if status else "the Hub cannot be reached: "
+        if truncated:
+            where, detail = "a download ended early: ", sizes.splitlines()[0].rstrip(".")
         return RetryableError(f"{what}: {where}{detail}; run the same command again: {again}")
     if isinstance(error, RevisionNotFoundError):
         detail = "no such revision; use an existing branch, tag or commit"
@@ -144,16 +147,17 @@ def parse_dataset(spec: str) -> tuple[str, str | None]:
     return match["repo"], match["revision"]
 
 
-def check_names(repo_id: str) -> None:
-    """Check that a repository has a valid name on the Hub.
+def read_name(repo_id: str) -> str:
+    """Return OWNER/NAME of a data set, which may also be written `datasets/...` or `hf://datasets/...`.
 
-    Raises: UsageError if not, or if it names no owner: the Hub would add the user's own name only sometimes.
+    Raises: UsageError if it is no valid name on the Hub, or names no owner, whom the Hub would add only sometimes.
     """
+    name = repo_id.removeprefix("hf://")
+    name = name.removeprefix("datasets/") if name.count("/") == 2 else name
     try:
-        validate_repo_id(repo_id)
+        validate_repo_id(name)
     except HFValidationError as error:
-        raise UsageError(
-            f"{repo_id!r}: not a repository name: {str(error).splitlines()[0]}; give OWNER/NAME"
-        ) from error
-    if "/" not in repo_id:
-        raise UsageError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{repo_id}")
+        raise UsageError(f"{repo_id!r}: not a repository name; give OWNER/NAME (letters, digits, - _ .)") from error
+    if "/" not in name:
+        raise UsageError(f"{repo_id!r}: not a repository name: the owner is missing; give OWNER/{name}")
+    return name

@@ -12,14 +12,14 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import PAGE, atomic_folder, check_free
+from lemur_core.files.atomic import PAGE, atomic_folder, check_free, sha256_file
 from lemur_core.files.errors import RetryableError, UserError
 from lemur_core.files.foreign import FLOOR_BYTES
 from lemur_core.files.markdown import make_visible, plural
 from manifests.folders.kinds import Check, check_files, is_foreign
 from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, read_manifest
 from manifests.provenance.swhid import blob_sha1
-from manifests.publish.hub import Hub, check_names
+from manifests.publish.hub import Hub, read_name
 from manifests.publish.secrets import check_digests, check_findings, screen
 from manifests.publish.staged import Staged, stage_files
 
@@ -227,7 +227,7 @@ def publish(
         else changed the repository, or the Hub refuses; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
-    check_names(repo_id)
+    repo_id = read_name(repo_id)
     check_digests(not_secret)
     manifest = read_manifest(folder)
     failed = next((check for check in verify(folder) if not check.ok), None)
@@ -313,7 +313,7 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
         `out` cannot be written; RetryableError if the Hub cannot be reached.
     """
     hub = hub or Hub()
-    check_names(repo_id)
+    repo_id = read_name(repo_id)
     check_free(out, force=force)
     api, about = hub.api(), dict[str, Any](repo_type="dataset")
     ask = partial(hub.call, repo_id, again="finished downloads are kept")
@@ -329,7 +329,9 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
             raise UserError(f"{path}: too large")
         manifest = read_manifest(path.parent)
     except UserError as error:
-        raise UserError(f"{repo_id}: its {FILE_NAME} at {revision} is not one that lemur wrote") from error
+        path.resolve().unlink()  # it may be damaged in the cache alone
+        what = f"its {FILE_NAME} at {revision} is not one that lemur wrote"
+        raise UserError(f"{repo_id}: {what}, or was damaged on the way: run again to see") from error
     different = f"{repo_id}: is not what its manifest states"
     there = {name: file.size for name, file in listed.items() if name != FILE_NAME}
     stated = {item.path: item.bytes for item in manifest.outputs}
@@ -352,6 +354,8 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
             raise UserError(f"{out}: {error.strerror or error}; free space, or choose another --out") from error
         check = check_files(part, manifest)
         if not check.ok:
-            advice = f"take another --revision, or if its owner finds it whole, remove {cached.parent.parent}"
-            raise UserError(f"{different}: {check.detail}; {advice} and run again")
+            differing = (item.path for item in manifest.outputs if sha256_file(part / item.path) != item.sha256)
+            for name in (FILE_NAME, *differing):  # else the client would take them from its cache again
+                (cached / name).resolve().unlink(missing_ok=True)
+            raise UserError(f"{different}: {check.detail}; run again to load that anew, or take another --revision")
     return Pulled(commit, len(listed), sum(file.size for file in listed.values()))

@@ -72,7 +72,7 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
                 if item.path.split("/")[-1] == "net.py":
                     _refuse_blocked_network(folder / item.path)
         elif manifest.kind == "extraction":
-            without = {**_find_guesses(folder), **find_blocked_blocks(folder, read_parts(folder))}
+            without = find_withheld(folder)
         elif manifest.kind == "snapshot":
             without = _find_blocked_codes(folder, manifest)
     with scratch_folder("publish") as scratch:
@@ -109,14 +109,17 @@ def _restate(
     write_manifest(scratch, manifest.model_copy(update=update))
 
 
-def _find_guesses(folder: Path) -> dict[str, tuple[str, str]]:
-    """Return source and reason of each block with code that requires a distribution which is only guessed, by block."""
+def find_withheld(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return source and reason of each block of an extraction, or of a copy, whose code is not published, by block.
+
+    Its licenses forbid it, or it requires a distribution that is only guessed.
+    """
     guessed = {}
     for row in pq.read_table(folder / TABLE, columns=["block", "source", "requires", "code_sha256"]).to_pylist():
         guesses = [text.partition(";")[0] for text in row["requires"] if is_guess(text)]
         if guesses and row["code_sha256"] is not None:
             guessed[row["block"]] = (row["source"], f"requires {', '.join(guesses)}, a guess")
-    return guessed
+    return guessed | find_blocked_blocks(folder, read_parts(folder))
 
 
 def _refuse_blocked_network(network: Path) -> None:

@@ -163,5 +163,6 @@ class FakeHub:
         folder = Path(at.local_dir or self.folder / oid)
         for name in [at.filename] if at.filename else repo.trees[oid]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(repo.trees[oid][name].data)
+            if at.local_dir or not (folder / name).exists():  # a cached file is not fetched again
+                (folder / name).write_bytes(repo.trees[oid][name].data)
         return str(folder / (at.filename or ""))

@@ -173,6 +173,7 @@ def test_options_and_what_they_left_out_are_told(run: Run) -> None:
     assert "- prefer: ga, nowhere\n" in text
     assert "Not everything could be done as asked:\n\n- minimum of prefix nowhere: 0 kept, 1 required" in text
     folder = run(small_corpus(), "ga", include=("ga",))
+    assert " (include: ga left out " in (folder / "README.md").read_text()
     stages = Counter(item["stage"] for item in pq.read_table(folder / "decisions.parquet").to_pylist())
     steps = {cells[0]: cells for cells in table_of(report_of(folder), "From rows to records")}
     assert number(steps["left out by an option"][1]) == stages["filter"] > number(steps["left out by an option"][2])

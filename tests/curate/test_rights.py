@@ -104,7 +104,9 @@ def test_what_is_published(mit: Path, tmp_path: Path) -> None:
         for packed in re.findall(r'"([A-Za-z0-9+/=]+)"', path.read_text(encoding="ascii"))
     )
     assert ("MultiheadAttention" in shown, "SqueezeExcite" in shown) == (False, True)
-    assert [check.name for check in verify(out) if not check.ok] == []
+    assert [check.name for check in verify(out) if not (check.ok and check.done)] == [
+        "near duplicates, witnesses, leaks"
+    ]
     with stage_files(out) as ready:
         again = copied(ready, tmp_path / "again")
     staged = [(folder / "manifest.json").read_bytes() for folder in (out, again)]

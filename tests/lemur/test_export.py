@@ -136,6 +136,7 @@ def test_code_that_may_not_leave_stays(blocks: Path, tmp_path: Path, lemur_here:
     assert not any(b"beta" in path.read_bytes() for name, path in files.items() if name != "manifest.json")
     (problem,) = datasets.load_dataset(str(tmp_path / "out"), split="test", cache_dir=str(tmp_path / "cache"))
     assert problem["code"] == files["level1/1_Scale.py"].read_text()
+    assert "\\`" not in files["README.md"].read_text()
     assert yaml.safe_load(files["README.md"].read_text().split("---\n")[1])["license"] == "mit"
     assert lemur_here("verify", "out", cwd=tmp_path).returncode == 0
     parent = read_manifest(tmp_path / "out").parents[0]

@@ -12,7 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from extract.folder.page import summary_text
 from extract.folder.verify import verify
+from lemur.export.command import export_folder
+from lemur_core.files.errors import UserError
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publish.staged import stage_files
 from manifests.records import Spec, SpecRow
@@ -136,7 +139,7 @@ def test_copies_and_all_that_is_said_of_a_block_stay_in_one_split(extraction: Pa
         assert split_of[row["block"]] == split
 
 
-def test_the_card(extraction: Path) -> None:
+def test_the_card(extraction: Path, tmp_path: Path) -> None:
     card = (extraction / "README.md").read_text()
     counts = read_manifest(extraction).counts["chat"]
     assert f"{counts['rows']:,} conversations about {counts['blocks']:,} blocks" in card
@@ -144,6 +147,11 @@ def test_the_card(extraction: Path) -> None:
         assert re.search(rf"^\| `{kind}` \|[^|]+\| +{number} +\|", card, re.MULTILINE)
     assert "\n| `MIT` | 10 |\n" in card
     assert "| `license` | 11 | 11 |" in card
+    told = summary_text(read_manifest(extraction), extraction)
+    assert " 10  conversations: 5 describe, 5 write; not made: license (22)" in told
+    none = shutil.copytree(extraction, tmp_path / "none", ignore=lambda *_: {"chat"})
+    with pytest.raises(UserError, match=r"has no conversations, none could be made: license \(22\)"):
+        export_folder(none, "prompt-completion", tmp_path / "out")
 
 
 def test_publishing_takes_no_withheld_code_along(extraction: Path, tmp_path: Path) -> None:

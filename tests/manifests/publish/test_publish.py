@@ -135,11 +135,12 @@ def test_branches(send: Send, sample: Path, repo: Any, finished: Finished, read:
         send(repo_id="owner/new", revision="next")
 
 
-@pytest.mark.parametrize("name", ["a b/c", "owner/data/more", "--x/y", "", "data"])
+@pytest.mark.parametrize("name", ["a b/c", "owner/data/more", "--x/y", "", "data", "https://hub/datasets/a/b"])
 def test_names(server: Any, send: Send, name: str) -> None:
-    with pytest.raises(UserError, match="not a repository name"):
+    with pytest.raises(UserError, match=r"not a repository name(: the owner is missing)?; give OWNER/[^;]+$"):
         send(repo_id=name)
     assert not server.requests, "they are looked at before anything else"
+    assert {send(repo_id=f"{start}datasets/a/b", dry_run=True).repo_id for start in ("", "hf://")} == {"a/b"}
 
 
 @pytest.mark.parametrize("edit", [{"report.md": b"# Rep0rt\n"}, {"more.txt": b"x"}, {"manifest.json": None}])

@@ -62,6 +62,20 @@ def test_what_is_not_as_stated(
     assert fetch(revision="v1") == whole
 
 
+def test_a_damaged_or_truncated_download(server: Any, fetch: Fetch, repo: Any, whole: Any, tmp_path: Path) -> None:
+    def fail() -> None:
+        (tmp_path / "hub-cache" / repo.branches["main"] / "report.md").write_bytes(b"# Rep0rt\n")
+        raise OSError("Consistency check failed: it has size 4 (x).\nPlease retry with `force_download=True`.")
+
+    server.faults = {"snapshot_download": fail}
+    with pytest.raises(RetryableError, match=r"data: a download ended early: it has size 4 \(x\); run the same"):
+        fetch()
+    server.faults = {}
+    with pytest.raises(UserError, match=r"report.md differs from its digest; run again"):
+        fetch()
+    assert fetch() == whole, "the damaged file was removed from the cache"
+
+
 @table(__file__, "pull.md", "What is refused before it is loaded", globals())
 def test_what_is_refused_before_it_is_loaded(
     server: Any, repo: Any, fetch: Fetch, tmp_path: Path, edit: Any, told: str

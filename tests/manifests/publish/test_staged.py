@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from extract.folder.page import FACED
+from extract.folder.verify import verify
 from extract.migrate import choose_form
 from extract.model.results import Result
 from lemur_core.files.errors import UserError
@@ -81,6 +82,9 @@ def test_what_leaves(folder: Path, tmp_path: Path, read: Callable[..., Any]) -> 
     assert {item.path: item.rows for item in manifest.outputs}["blocks.parquet"] == len(new) == 15
     assert (manifest.details, manifest.counts) == (stated.details | {"withheld": WITHHELD}, stated.counts)
     assert list(ready.withheld) == WITHHELD
+    assert "(a published copy lacks those of 8)" in (out / "README.md").read_text()
+    checks = {check.name: check.detail for check in verify(out)}
+    assert checks["parses"] == checks["headers"].replace("of their block and license", "Python") == "4 files: Python"
 
 
 def test_code_that_needs_a_guess_stays(tmp_path: Path) -> None:
