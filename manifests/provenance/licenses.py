@@ -421,7 +421,7 @@ def notice_lines(code: str) -> tuple[str, ...]:
     """
     text = _SPDX.sub("", "\n".join(_head_texts(code)))  # one file's expression would count for the whole copy
     listed = "(b)" in text.lower()  # then `(c)` begins an item
-    lines = (" ".join(line.split()).strip(" #*/|;=-") for line in text.split("\n"))
+    lines = (" ".join(line.split()).strip(" #*/|;=-").removeprefix("Notice: ") for line in text.split("\n"))
     stated = (line for line in lines if (match := _COPYRIGHT.search(line)) and not (listed and match["item"]))
     return tuple(dict.fromkeys(f"{NOTICE}{make_visible(line, 200)}" for line in stated))
 
