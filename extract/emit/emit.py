@@ -67,6 +67,7 @@ class Emitted:
     packages: Mapping[str, str]  # the requirement (PEP 508) of each imported package that is not in the runtime
     files: tuple[tuple[str, str], ...]  # (source, path) of every file that it was extracted from
     licenses: tuple[str, ...]  # of these files
+    notices: tuple[tuple[str, ...], ...]  # the header lines about the copyrights of each
     license: str  # of the block's own file, and of others that state one themselves
     undefined: tuple[str, ...] = ()
     fault: str = ""  # why it does not compile
@@ -176,6 +177,7 @@ class Emitter:
             packages={package: self._find_requirement(package, closure) for package in sorted(closure.requires)},
             files=tuple((m.source.name, m.file.path) for m in closure.modules),
             licenses=tuple(m.license for m in closure.modules),
+            notices=tuple(m.notices for m in closure.modules),
             license=_license(closure),
             undefined=undefined,
             fault=fault,
@@ -305,8 +307,9 @@ def _header(closure: Closure, changes: Mapping[str, tuple[str, ...]]) -> list[st
     ]
     licenses = {(m.source.name, m.file.path): m.license for m in closure.modules}
     others = [(m.source.name, m.file.path) for m in closure.modules[1:]]
-    lacking = [line for text in closure.dynamic if " lacks " in text for line in wrap(f"Note:    {text}.")]
-    return [*comment_lines(lines), *describe_files(others, licenses), *describe_changes(changes), *lacking, ""]
+    lacks = [line for text in closure.dynamic if " lacks " in text for line in wrap(f"Note:    {text}.")]
+    notices = dict.fromkeys(line for module in closure.modules for line in module.notices)
+    return [*comment_lines(lines), *notices, *describe_files(others, licenses), *describe_changes(changes), *lacks, ""]
 
 
 def _list_changes(names: BlockNames, renderer: Renderer) -> dict[str, tuple[str, ...]]:

@@ -8,10 +8,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from extract.proofs.minimize import LEFT_OUT
 from extract.specs.make import strip_header
 from lemur_core.files import Json
 from manifests.conversations import Chat, Draft, Skipped, Subject, chat_card, fence, finish
-from manifests.provenance.licenses import NOASSERTION
+from manifests.provenance import header_lines
+from manifests.provenance.licenses import NOASSERTION, NOTICE
 from manifests.provenance.parts import Parts, find_blocked_blocks, read_parts
 from manifests.records import SPEC_CHAT_KINDS, Spec, SpecChatKind, SpecChatRow
 
@@ -29,23 +31,24 @@ _FACTS = (
 
 
 def build_chat(
-    folder: Path, specs: Sequence[Spec], splits: Sequence[str], codes: Sequence[str], max_tokens: int
+    folder: Path, specs: Sequence[Spec], splits: Sequence[str], forms: Sequence[Sequence[str | None]], max_tokens: int
 ) -> Chat:
     """Return a conversation, or why there is none, for each block and kind, in order.
 
     Args:
         folder: its table and requirements are written; they say what may be redistributed, as in publishing.
-        splits, codes: of the same blocks; a code is the minimized form, or the closed file if there is none.
+        splits, forms: of the same blocks. The first of the forms is shown that has no stubs where code was left out.
     Raises: UserError if the requirements cannot be read.
     """
     parts = read_parts(folder)
     blocked = {block: licenses for block, (_, licenses) in find_blocked_blocks(folder, parts).items()}
     drafts = []
-    for spec, split, code in zip(specs, splits, codes, strict=True):
+    for spec, split, codes in zip(specs, splits, forms, strict=True):
+        code = next((code for code in codes if code and LEFT_OUT not in code), "")
         shared = {name: getattr(spec, name) for name in SpecChatRow.model_fields if name in Spec.model_fields}
-        texts = _write_texts(spec, code, blocked.get(spec.block))
+        texts, columns = _write_texts(spec, code, blocked.get(spec.block)), _notice(spec, parts, code)
         for kind in SPEC_CHAT_KINDS:
-            draft = texts if isinstance(texts, Skipped) else Draft(_SYSTEM, *texts[kind], columns=_notice(spec, parts))
+            draft = texts if isinstance(texts, Skipped) else Draft(_SYSTEM, *texts[kind], columns=columns)
             drafts.append((Subject(split, shared), kind, draft))
     return finish(drafts, "block", SPEC_CHAT_KINDS, max_tokens)
 
@@ -55,8 +58,8 @@ def extraction_chat_card(chat: Chat) -> list[str]:
     return chat_card(chat, _MEANINGS, _PROMISE)
 
 
-def _notice(spec: Spec, parts: Parts) -> Json:
-    """Return the origin and licenses of a block's code in one line, as a column."""
+def _notice(spec: Spec, parts: Parts, code: str) -> Json:
+    """Return the origin, licenses and copyrights of a block's code in one line, as a column."""
     lines = f"lines {spec.start_line}-{spec.end_line}"
     origin = f"{spec.name}: {spec.source} {spec.path}, {lines}, {spec.swhid}, {spec.license}"
     further = [
@@ -65,6 +68,7 @@ def _notice(spec: Spec, parts: Parts) -> Json:
         if name != spec.source
     ]
     also = f"; with definitions from {', '.join(further)}" if further else ""
+    also += "".join(f"; {line.removeprefix(NOTICE)}" for line in header_lines(code) if line.startswith(NOTICE))
     return {"notice": f"{origin}{also}; changed: imports resolved and definitions brought together"}
 
 
@@ -76,6 +80,8 @@ def _write_texts(spec: Spec, code: str, forbidding: str | None) -> Mapping[SpecC
         return Skipped("not_run", f"it reached the level {spec.level}")
     if spec.algorithm is None:
         return Skipped("no_graph", "what it computes is not known")
+    if not code:  # the source holds a lean form
+        return Skipped("residue", "its file has stubs of a lean form")
     facts = dict(_list_facts(spec))
     lines = [f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()]
     stated = fence("\n".join(["{", ",\n".join(lines), "}"]), "json")

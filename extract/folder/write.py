@@ -171,9 +171,9 @@ def _write_dataset(folder: Path, specs: Sequence[Spec], rows: Sequence[Block], f
     groups = Counter(assignment.cluster for assignment in assignments)
     counts: dict[str, Any] = {"specs": {**{split: splits[split] for split in SPLITS}, "groups": len(groups)}}
     if options.chat:
-        shortest = [row.lean_code or row.code or "" for row in with_code]
+        forms = [(row.lean_code, row.code) for row in with_code]
         of_specs = [assignment.split for assignment in assignments]
-        chat = build_chat(folder, specs, of_specs, shortest, options.chat_max_tokens)
+        chat = build_chat(folder, specs, of_specs, forms, options.chat_max_tokens)
         write_chat_tables(folder, chat, SpecChatRow, SpecChatDrop)
         counts["chat"] = chat.counts()
     return counts

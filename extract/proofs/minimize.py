@@ -480,6 +480,7 @@ def write_file(
         calls: those that it is confirmed with.
     """
     licenses = dict(zip(emitted.files, emitted.licenses, strict=True))
+    notices = dict(zip(emitted.files, emitted.notices, strict=True))
     root = emitted.files[0]
     kept = {emitted.places[name] for name in names if name in emitted.places} - {root}
     further = [file for file in emitted.files if file in kept]
@@ -487,6 +488,7 @@ def write_file(
     renamed = [change for change in emitted.changes.get("renamed", ()) if change.partition(" -> ")[2] in names]
     head = [
         *_replace_license(emitted.code, license_),
+        *dict.fromkeys(line for file in [root, *further] for line in notices[file]),
         *describe_files(further, licenses),
         *describe_changes({**emitted.changes, "renamed": renamed}),
         *_describe_use(calls, cut),

@@ -39,7 +39,7 @@ from lemur_core.source.changes import DynamicLookup, search_at
 from lemur_core.source.facts import IMPORT, STAR, Alias, FileFacts, Statement
 from lemur_core.source.parse import parse_known
 from lemur_core.source.text import Lines
-from manifests.provenance.licenses import license_of_code
+from manifests.provenance.licenses import license_of_code, notice_lines
 
 RUNTIME = DECLARED  # what every block may import, in addition to the standard library
 EXTENSIONS = ("_C", "_ext")  # usual names of compiled extensions inside their package
@@ -84,6 +84,11 @@ class Module:
         """SPDX expression of the file, from its head and the license of its source."""
         text, license_ = self.text.decode("utf-8", "replace"), self.source.license
         return license_of_code(text, license_, in_source=True) or license_
+
+    @functools.cached_property
+    def notices(self) -> tuple[str, ...]:
+        """The lines of a header about the copyrights in the head of the file."""
+        return notice_lines(self.text.decode("utf-8", "replace"))
 
     @property
     def package(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from lemur_core.files.errors import UsageError
+from lemur_core.files.markdown import make_visible
 
 _PERMISSION = "permission is hereby granted free of charge to any person obtaining a copy"
 _FREEDOM = "to deal in the software without restriction"
@@ -399,6 +400,30 @@ def license_of_code(code: str, source: str, stated: str | None = None, *, in_sou
     head = read_head(code)
     own = head.licenses or ((NOASSERTION,) if head.refers and not in_source and stated is None else ())
     return combine_licenses({*own, *({source} - {stated, NOASSERTION})}) if own else None
+
+
+#: What states a copyright: a sign, a year or a holder. The texts of licenses name holders, notices and laws.
+_TERMS = "holders?|owners?|ownership|notices?|laws?|licen[cs]\\w+|acts?|grants?|and|or|in|is|information|infringement"
+_COPYRIGHT = re.compile(
+    r"(?i:copyright(?:ed|s|text)?[\s:,-]*(?:by\s|©|\(c\)|(?:19|20)\d\d))"
+    rf"|(?i:copyright(?:text)?):?\s+(?!(?i:{_TERMS})\b)(?=[^\W\da-z_])"
+    r"|©|(?P<item>\([cC]\)\s*(?!(?i:copyright))(?:(?=[^\W\da-z_])|(?:19|20)\d\d))"
+)
+#: The beginning of a header's line with a copyright.
+NOTICE = "# Notice:  "
+
+
+def notice_lines(code: str) -> tuple[str, ...]:
+    """Return the lines in the head of a file that state a copyright, each once, as the header of a copy shows them.
+
+    Args: code: the text of the file, with uniform line ends; it need not be Python that can be parsed.
+    Returns: comments, each on one line of at most some 200 visible characters.
+    """
+    text = _SPDX.sub("", "\n".join(_head_texts(code)))  # one file's expression would count for the whole copy
+    listed = "(b)" in text.lower()  # then `(c)` begins an item
+    lines = (" ".join(line.split()).strip(" #*/|;=-").removeprefix("Notice: ") for line in text.split("\n"))
+    stated = (line for line in lines if (match := _COPYRIGHT.search(line)) and not (listed and match["item"]))
+    return tuple(dict.fromkeys(f"{NOTICE}{make_visible(line, 200)}" for line in stated))
 
 
 def _leave_out_weights(text: str) -> str:

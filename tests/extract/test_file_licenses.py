@@ -15,7 +15,11 @@ from tests.builders.suites import read_files, read_table, write_files
 
 TEXTS = read_files(__file__, "file_licenses.md")
 NETWORK = TEXTS["NETWORK"]
-GPL = "# This program is free software: you can redistribute it under the terms of the GNU General Public License, version 3\n"
+RESERVED = "# Copyright (c) OpenMMLab. All rights reserved.\n"
+GPL = (
+    RESERVED
+    + "# This program is free software: you can redistribute it under the terms of the GNU General Public License, version 3\n"
+)
 #: By path: the text, the class in it, and the license of that class.
 FILES = read_table(__file__, "file_licenses.md", "Files", globals())
 EXPECTED = {name: license_ for _, name, license_ in FILES.values() if name}
@@ -34,6 +38,8 @@ def test_the_license_of_a_block_is_that_of_its_files(blocks: Path) -> None:
     rows = pq.read_table(blocks / "blocks.parquet").to_pylist()
     assert {row["name"]: row["license"] for row in rows} == EXPECTED
     assert all(f"\n# Licence: {row['license']}\n" in row["code"] for row in rows)
+    said = {row["name"] for row in rows if RESERVED.replace("#", "\n# Notice: ") in row["code"]}
+    assert said == {"Copyleft", "Reserved", "Uses"}
     assert "1 file of own (GPL-3.0 AND MIT)" in next(row["code"] for row in rows if row["name"] == "Uses")
 
 

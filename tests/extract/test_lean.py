@@ -47,8 +47,8 @@ def emitted(code: str, **more: Any) -> Emitted:
         "swish_2": ("beta@1.0", "beta/parts.py"),
     }
     changes = {"renamed": ("swish -> swish_2",)}
-    licenses = ("MIT", "MIT", "GPL-3.0-only")
-    return Emitted(code, {}, tuple(places.values()), licenses, "MIT", (), places=places, changes=changes, **more)
+    licenses, notices = ("MIT", "MIT", "GPL-3.0-only"), (("# © A",), ("# © A", "# © B"), ("# © C",))
+    return Emitted(code, {}, tuple(places.values()), licenses, notices, "MIT", places=places, changes=changes, **more)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,7 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, LeanColumns]) -> None:
     assert all(len(line) <= 120 for line in file["lean_code"].partition("\n\n")[0].split("\n"))
     head = read_head(file)
     assert "With: definitions from 1 file of alpha@1.0 (MIT); see required_repos.json" in head
+    assert "# Licence: MIT\n# © A\n# © B\n# With:" in file["lean_code"]
     assert "beta" not in head
     assert "swish_2" not in head
     assert "in eval and train mode, for (8)(torch.randn(2, 8, 6, 6)); elsewhere it stops with an error." in head

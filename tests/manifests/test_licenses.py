@@ -14,6 +14,7 @@ from manifests.provenance.licenses import (
     license_of_code,
     license_of_fields,
     license_of_text,
+    notice_lines,
     parse_expression,
     read_head,
 )
@@ -195,6 +196,14 @@ def test_what_is_said_elsewhere_counts_where_it_can_be_read(head: str) -> None:
 @table(__file__, "heads.md", "What says nothing", globals())
 def test_what_says_nothing(head: str) -> None:
     assert read_head(head + BODY) == HeadLicense()
+
+
+def test_the_lines_of_a_head_that_state_a_copyright() -> None:
+    head = f'"""By / Copyright 2021 A\x07\n* (c) B\n"""\n# {"©" * 201}\n{comment(BSD)}# OR COPYRIGHT OWNER.\n# (c) B\n'
+    stated = ("# Notice:  By / Copyright 2021 A\\x07", "# Notice:  (c) B", f"# Notice:  {'©' * 200} …")
+    assert notice_lines(head + BODY + "# © E\n") == stated
+    text = "# (b) Add\n# (c) Drop\n# (C) Copyright: E SPDX-license-identifier: X"
+    assert notice_lines(text) == ("# Notice:  (C) Copyright: E",)
 
 
 @given(st.text(alphabet="#'\"\n licenseMITGPLv3=_:classdef@", max_size=200))

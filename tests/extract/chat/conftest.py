@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from extract.model.results import Result, code_columns
-from extract.proofs.minimize import lean_columns
+from extract.proofs.minimize import LEFT_OUT, lean_columns
 from lemur_core.graphs.identity import compute_identities
 from lemur_core.graphs.sizes import Sized
 from tests.builders import extractions, graphs, sample_blocks
@@ -76,7 +76,9 @@ def result_of(source: Any, name: str, place: int, width: int, parameters: int, *
     """A block that ran; `more` are the files of other sources whose definitions it holds."""
     row = extractions.block(source, name)
     code = extractions.code_of(row.block, source.license, body_of(name, width))
-    lean = lean_columns(f"{code}# Lean.\n", (), source.license) if name == "GatedA" else {}
+    code = code.replace("\n\n", "\n# Notice:  Copyright 2021 Jane Doe\n\n", 1) if name == "WidenA" else code
+    lines = {"GatedA": "# Lean.\n", "MixerA": f"# Lean.\nif False:\n    raise NotImplementedError('{LEFT_OUT}: x')\n"}
+    lean = lean_columns(code + lines[name], (), source.license) if name in lines else {}
     traced = trace_of(place, width)
     facts = read_observed(place, width, parameters) | lean | {key: traced[key] for key in ("graph", "graph_widths")}
     row = row.model_copy(update={**code_columns(code), **facts, "lean_error": None if lean else "not made here"})
