@@ -145,8 +145,8 @@ class Search:
             idle = 0 if further else idle + 1
             if further:
                 self._furthest, self.best = rank, built or self.best
-                init = join_arguments(state.arguments.args, dict(state.arguments.kwargs))[:160]
-                self.best_failure = failure, call_text(called) if called is not None else init
+                init = join_arguments(state.arguments.args, dict(state.arguments.kwargs)).replace(RECORD, "Record")
+                self.best_failure = failure, call_text(called) if called is not None else init[:160]
                 if built is not None and state.arguments != current:
                     fresh, current = self._list_starts(state), state.arguments
             for item in self._edit(state, failure, built):

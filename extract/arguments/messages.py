@@ -14,11 +14,13 @@ MOST_CHARACTERS = 16_000  # of one argument
 #: guessed, or they were guessed themselves.
 Way = Literal["recorded", "guessed above", "search"]
 
-#: A class of dicts whose items are attributes, too, as those of a batch of graphs. What is missing is an
-#: AttributeError, so that `hasattr` and copies work.
+#: A class of dicts whose items are attributes, too, as those of a batch of graphs or of settings: the dicts in it are
+#: of it. What is missing is an AttributeError, so that `hasattr` and copies work.
 RECORD = (
-    "type('Record', (dict,), {'__getattr__': lambda self, key: "
-    "self[key] if key in self else object.__getattribute__(self, key), '__setattr__': dict.__setitem__})"
+    "type('Record', (dict,), {'__init__': lambda self, *items, **named: self.update({key: type(self)(item) "
+    "if type(item) is dict else item for key, item in dict(*items, **named).items()}), "
+    "'__getattr__': lambda self, key: self[key] if key in self else object.__getattribute__(self, key), "
+    "'__setattr__': dict.__setitem__})"
 )
 
 #: The rate of dropout where models or defaults have none.
@@ -221,6 +223,7 @@ class SourceRecording:
         modules: further modules to import, which mention these classes.
         examples: Python code of the source's documentation, one text an example.
         tests: files of tests, relative to the first folder that has them.
+        packages: the top-level packages of the source.
         digest: of the source: another one asks again.
         pytest: the folder that has it, named by the digest of what it holds, its version too.
         replaced: modules that are nowhere, such as compiled ones.
@@ -232,6 +235,7 @@ class SourceRecording:
     modules: Sequence[str]
     examples: Sequence[str]
     tests: Sequence[str]
+    packages: Sequence[str]
     digest: str
     pytest: str
     replaced: Sequence[str] = ()

@@ -175,8 +175,12 @@ def original_folders(source: PackageSource) -> tuple[Path, ...]:
             return (runtime.folder,)
     root = source.root if source.kind == "package" else copy_importable(source)
     # Behind the root: stated folders may hold modules of any name.
-    stated = [root / folder for folder, package in source.roots if folder and not package]
-    return (root, *filter(Path.is_dir, stated), *runtime_for(source.requires).folders)
+    folders = [folder for folder, package in source.roots if folder and not package]
+    for file in source.files:  # `packages/vision/src`, of `packages/vision/src/vis/gate.py`, which is `vis.gate`
+        above, found, _ = f"/{file.path}".rpartition(f"/{file.module.replace('.', '/')}")
+        folders += [above[1:]] * bool(found and above)
+    own = (root / folder for folder in dict.fromkeys(folders))
+    return (root, *filter(Path.is_dir, own), *runtime_for(source.requires).folders)
 
 
 def extra_folders(source: PackageSource, package: str) -> list[Path]:

@@ -111,7 +111,8 @@ class UseGraph:
             for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
                 yield from self._list_held(value)
             names = list(dict.fromkeys(_read_names(function.__code__)))
-            for value in [function.__globals__.get(name) for name in names]:
+            space = function.__globals__
+            for value in [space[name] if name in space else _find_module(function, name) for name in names]:
                 if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in self._packages:
                     for attribute in names:
                         yield from self._list_held(vars(value).get(attribute))
@@ -129,6 +130,13 @@ class UseGraph:
             stored = list_stored(value)
             for item in stored if len(stored) <= _MAX_ITEMS else ():
                 yield from self._list_held(item, depth - 1)
+
+
+def _find_module(function: types.FunctionType, name: str) -> types.ModuleType | None:
+    """Return the module that a name of an import inside a function means: a whole name, or one relative to its own."""
+    parts = str(function.__module__).split(".")[:-1]  # code that is generated may state no module
+    above = (".".join([*parts[:depth], name]) for depth in range(len(parts), -1, -1))
+    return next((sys.modules[whole] for whole in above if whole in sys.modules), None)
 
 
 def list_stored(value: Any) -> list[Any]:

@@ -364,7 +364,12 @@ class _Writer:
             registered = self.find_type(value["type"]) if isinstance(value.get("type"), str) else None
             if registered is not None:
                 self._find_name(registered)  # noted
-            return "{" + ", ".join(f"{write(key)}: {write(item)}" for key, item in value.items()) + "}"
+            texts = {write(key): write(item) for key, item in value.items()}
+            start = f"{RECORD}("
+            if offering := _offers_attributes(value):  # as the dicts in it then do
+                texts = {key: t[len(start) : -1] if t.startswith(start + "{") else t for key, t in texts.items()}
+            text = "{" + ", ".join(f"{key}: {item}" for key, item in texts.items()) + "}"
+            return f"{start}{text})" if offering else text
         if isinstance(value, int | str):  # a constant with a name of its own
             return repr(int(value) if isinstance(value, int) else str(value))
         return self._write_fields(value, write)
@@ -432,6 +437,12 @@ class _Writer:
         if self.names.setdefault(name, module) != module:
             raise _UnwritableError
         return name
+
+
+def _offers_attributes(value: dict[Any, Any]) -> bool:
+    """Return whether the items of a dict are attributes, too, as those of settings often are."""
+    names = (key for key in value if isinstance(key, str))
+    return any(hasattr(value, name) and not hasattr(type(value), name) for name in names)
 
 
 def write_tensor(value: torch.Tensor) -> str:

@@ -152,6 +152,7 @@ def record_sources(
             [module.name for module in list_naming(members)][:_MAX_MODULES],
             list_examples(source, others, paths),
             sorted({file.relative_to(root).as_posix() for root, file in suites if is_test(file.name)})[:_MAX_TESTS],
+            sorted({file.module.partition(".")[0] for file in source.files}),
             source.digest,
             str(list_pytest()[0]),
         )

@@ -12,6 +12,7 @@ import doctest
 import importlib
 import inspect
 import itertools
+import re
 import signal
 import sys
 import time
@@ -71,6 +72,8 @@ class _WaitingError(BaseException):
 #: Of one driver. What the sandbox denies it, a download of weights for example, is denied to no other.
 _FAILURES = (AttemptError, PermissionError, MemoryError, _WaitingError)
 
+_WORD = re.compile(r"\w+")
+
 T = TypeVar("T")
 Calls = Mapping[str, list[RecordedCall]]
 
@@ -100,7 +103,7 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
     sys.path.append(request.pytest)
     sys.modules |= {name: ReplacedModule(name) for name in request.replaced}
     own = list(dict.fromkeys(key.partition(":")[0] for key in request.classes))
-    packages = frozenset(name.partition(".")[0] for name in own)
+    tops = {name.partition(".")[0] for name in own}
     failures: dict[str, str] = {}
     absent = None
     for name in dict.fromkeys([*own, *request.modules]):
@@ -113,12 +116,12 @@ def record_source(request: SourceRecording) -> dict[str, Any]:
             failures[name] = failure.message if isinstance(failure, AttemptError) else one_line(repr(failure), 200)
             if absent is None and name in own:
                 absent = find_absent(failure.cause) if isinstance(failure, AttemptError) else None
-                absent = None if absent in packages else absent
+                absent = None if absent in tops else absent
     if absent in request.replaced or request.last:
         absent = None
     if absent or all(name in failures for name in own):
         return {"calls": {}, "missing": failures[next(name for name in own if name in failures)], "absent": absent}
-    return {"calls": _Recording(request, packages).record(request.classes), "missing": None}
+    return {"calls": _Recording(request, frozenset(request.packages)).record(request.classes), "missing": None}
 
 
 def _disable_loading() -> None:
@@ -220,7 +223,7 @@ class _Recording:
         self._graph = UseGraph(packages)
         self._find_type = make_type_finder(packages)
         self._examples = request.examples
-        self._tests = _read_tests(request)
+        self._tests = {place: frozenset(_WORD.findall(text)) for place, text in _read_tests(request).items()}
         self._known: dict[str, Calls] = {}
         self._steps_of = Counter[str]()  # by driver
         self._bases: list[type[nn.Module]] = []
@@ -230,7 +233,7 @@ class _Recording:
     def record(self, keys: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         """Return the calls of each class in the first of its drivers that shows some whose arguments nobody guessed.
 
-        Else they are those of any that ran. A class that was never called shows how it was constructed. Each class has
+        Else they are those of any of them. A class that was never called shows how it was constructed. Each class has
         its own list of drivers, whatever else is wanted, and these end by the steps that they took, whoever ran them.
         """
         classes = {key: cls for key in keys if (cls := _find_class(key)) is not None}
@@ -238,6 +241,7 @@ class _Recording:
         waiting = {key: self._choose(cls) for key, cls in classes.items()}
         self._unknown = dict(classes)
         shown: dict[str, tuple[str, list[RecordedCall]]] = {}
+        ran: dict[str, list[tuple[str, list[RecordedCall]]]] = {key: [] for key in waiting}
         written, steps = Counter[str](), Counter[str]()  # of the authors' code; of definitions
         for tries in (_FIRST, None):
             for key in [key for key in waiting if key not in shown]:
@@ -246,16 +250,16 @@ class _Recording:
                     if driver.effort > WRITTEN and steps[key] + guessed * written[key] > _ENOUGH_STEPS:
                         break
                     calls = self._run(driver).get(key, [])
+                    ran[key] += [(driver.key, calls)] * bool(calls)
                     counted = steps if driver.effort > WRITTEN else written
                     counted[key] += self._steps_of[driver.key]
                     if _has_forward(calls) and calls[0].way == "recorded":
                         shown[key] = driver.key, calls
                         del self._unknown[key]
                         break
-        for key in [key for key in waiting if key not in shown]:
-            ran = [(driver, calls[key]) for driver, calls in self._known.items() if calls.get(key)]
-            if ran:
-                shown[key] = max(ran, key=lambda item: ("forward" in item[1][0].calls, item[1][0].way == "recorded"))
+        for key, found in ran.items():
+            if found and key not in shown:
+                shown[key] = max(found, key=lambda item: ("forward" in item[1][0].calls, item[1][0].way == "recorded"))
         return {
             key: [{**call.calls, "names": call.names, "way": call.way, "driver": driver} for call in calls]
             for key, (driver, calls) in shown.items()
@@ -268,8 +272,10 @@ class _Recording:
         """
         reaching = self._graph.list_reaching(cls)
         yield from islice(self._list_written(cls, reaching), _MAX_WRITTEN)
-        tests = [places for places, text in self._tests.items() if cls.__name__ in text][:_MAX_TESTS]
-        yield from map(_drive_tests, tests)
+        # Files of tests that name the class itself come first, then those that name what is nearest to it.
+        names = list(dict.fromkeys(item.__name__ for item in (cls, *reaching)))
+        naming = (place for name in names for place, words in self._tests.items() if name in words)
+        yield from map(_drive_tests, islice(dict.fromkeys(naming), _MAX_TESTS))
         ready = self._list_ready(cls, reaching)
         for effort, most in _MAX_READY.items():
             yield from [driver for driver in ready if driver.effort == effort][:most]

@@ -114,6 +114,35 @@ def test_models_factories_examples_and_tests_show_true_arguments(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
+def test_tests_that_name_what_makes_a_class_show_it_alone_and_among_others_in_a_monorepo(tmp_path: Path) -> None:
+    code = (
+        "from torch import nn\nclass Part(nn.Module):\n    def __init__(self, width):\n        super().__init__()\n"
+        "        self.layer = nn.Linear(width, 2)\n    def forward(self, x):\n        return self.layer(x)\n"
+        "class Model(Part):\n    def __init__(self, settings):\n        super().__init__(settings.NET['OUT'])\n"
+        "        self.part = Part(settings.NET.WIDTH)\n    def forward(self, x):\n        return self.part(x)\n"
+    )
+    files = {"parts": code, "make": "def make(*args):\n    from .parts import Model\n    return Model(*args)\n"}
+    files |= {
+        "__init__": "from vis import make, parts\n",
+        "other": code.replace("Part", "Other")[: code.index("class M")],
+    }
+    write_files(tmp_path, {f"packages/vision/src/vis/{name}.py": text for name, text in files.items()})
+    test = "from vis import make\nfrom torch import ones\nclass Node(dict):\n    __getattr__ = dict.__getitem__\n"
+    test += "def test():\n    make.make(Node(NET=Node(WIDTH=21, OUT=3)))(ones(4, 21))\n"
+    write_files(tmp_path, {"tests/test_make.py": test + "def test_other():\n    from vis.other import Other\n"})
+    shown = {}
+    for names in (["Part"], ["Part", "Model", "Other"]):
+        with BlockExtractor(sources=[str(tmp_path)], level="forward", jobs=1) as extractor:
+            rows = {result.row.name: result.row for result in extractor.extract_multiple_blocks(names)}
+            assert extractor.facts.notes == []
+        shown |= {(name, len(names)): (row.level, row.arguments_from, row.arguments) for name, row in rows.items()}
+    assert shown["Part", 1] == shown["Part", 3]
+    assert shown["Part", 1][:2] == shown["Model", 3][:2] == ("forward", "recorded")
+    assert f"{RECORD}({{'NET': {{'WIDTH': 21, 'OUT': 3}}}})" in (shown["Model", 3][2] or "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="the sandbox needs Linux")
 def test_a_source_that_cannot_be_imported_shows_nothing_and_says_so(tmp_path: Path) -> None:
     write_folding(tmp_path / "project")
     (tmp_path / "project" / "folding" / "__init__.py").write_text("raise RuntimeError('not today')\n")
@@ -298,6 +327,10 @@ class Taker(nn.Module):
 class Constant(int): ...
 
 
+class Node(dict[str, Any]):
+    __getattr__ = dict.__getitem__
+
+
 #: Values, and the expressions that they become.
 VALUES: list[tuple[object, str]] = [
     (None, "None"),
@@ -306,6 +339,8 @@ VALUES: list[tuple[object, str]] = [
     ((3,), "(3,)"),
     ([1, (2, "x")], "[1, (2, 'x')]"),
     ({"a": 1}, "{'a': 1}"),
+    (Node(a=Node(b=[Node(c=1)])), f"{RECORD}({{'a': {{'b': [{RECORD}({{'c': 1}})]}}}})"),
+    (OrderedDict(items=1), "{'items': 1}"),
     (nn.GELU, "nn.GELU"),
     (nn.functional.gelu, "F.gelu"),
     (torch.relu, "torch.relu"),

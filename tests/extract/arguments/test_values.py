@@ -101,10 +101,10 @@ def test_flatten(value: object, found: list[int]) -> None:
 
 def test_what_is_read_by_key_and_as_attribute() -> None:
     """Its text alone makes it; copies and changes leave it as it is, and what it lacks is an attribute that it lacks."""
-    made = eval(f"{RECORD}(a=torch.randn((2,)), b=3)", {"torch": torch})
+    made = eval(f"{RECORD}(a=torch.randn((2,)), b=3, nested={{'d': 5}})", {"torch": torch})
     for record in (made, copy.deepcopy(made), change_nested(made, lambda tensor: tensor * 1)):
         assert record.a is record["a"]
-        assert (record.b, flatten(record)) == (3, [record.a])
+        assert (record.b, record.nested.d, record["nested"].d, flatten(record)) == (3, 5, 5, [record.a])
         assert not hasattr(record, "c")
         record.c = 4
         assert record["c"] == 4
