@@ -46,7 +46,6 @@ class AttemptOptions:
     query: Annotated[
         str | None, _request("Draw from the 20 best hits of lemur search.", flag="--search", metavar="QUERY")
     ] = None
-    goal: Annotated[str, _request("The purpose of the network.", metavar="TEXT")] = ""
     seed: Annotated[int, _request("Seed of blocks and answers.", metavar="N", least=0)] = 0
     against: Annotated[
         tuple[Path, ...],

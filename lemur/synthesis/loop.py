@@ -91,7 +91,7 @@ def run_synthesis(
         for record, proposal in zip(records, proposals, strict=True)
         if proposal.fault is None
     ]
-    asked = {name: getattr(options, name) for name in ("attempts", "query", "goal", "seed")}
+    asked = {name: getattr(options, name) for name in ("attempts", "query", "seed")}
     parameters = {"model": model, **asked, "sampling": asdict(sampling)}
     counts = count_attempts(records)
     with atomic_folder(out, force=force) as folder:
@@ -151,7 +151,6 @@ def _make_record(proposal: Proposal, model: str, sampling: Sampling) -> Synthesi
         attempt=attempt.number,
         round=proposal.round,
         block=attempt.spec.block,
-        goal=attempt.goal,
         prompt=json.dumps(list(proposal.messages), ensure_ascii=False),
         answer=answer.text,
         finish=answer.finish,
@@ -196,8 +195,7 @@ def draw(library: Path, options: AttemptOptions) -> tuple[list[Attempt], int]:
     rounds = -(-options.attempts // len(pool))
     drawn = [block for _ in range(rounds) for block in generator.sample(pool, len(pool))]
     attempts = [
-        Attempt(number, *block, options.goal, options.seed + number)
-        for number, block in enumerate(drawn[: options.attempts])
+        Attempt(number, *block, options.seed + number) for number, block in enumerate(drawn[: options.attempts])
     ]
     return attempts, len(pool)
 
@@ -247,7 +245,6 @@ def first_messages(attempt: Attempt) -> list[Message]:
     shown = _clean(",\n  ".join(lines))
     parts = [
         f"Write a network for images of {'×'.join(map(str, IN_SHAPE))} and {CLASSES} classes that uses {spec.name}.",
-        *([f"Goal: {_clean(attempt.goal)}"] if attempt.goal else ()),
         f"{_FACTS}\n[\n {{{shown}}}\n]",
     ]
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "\n\n".join(parts)}]

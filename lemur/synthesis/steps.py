@@ -75,7 +75,6 @@ class Attempt:
     number: int
     spec: Spec
     calls: CallsToRun
-    goal: str = ""
     seed: int = 0
 
 

@@ -878,7 +878,6 @@ class SynthesisAttempt(Record):
     attempt: int = Field(ge=0, description="its number in the run")
     round: int = Field(ge=0, description="0, plus one for each answer to an error")
     block: Line = Field(description="the requested block, as in the table of blocks")
-    goal: str = Field(description="the text of --goal, in every prompt")
     prompt: str = Field(description="the messages, JSON")
     answer: str | None = Field(description="the model's answer; null if there is none")
     finish: str | None = Field(description="why the answer ended, as the model reports: stop, length")

@@ -99,7 +99,7 @@ def _write_synthesis(folder: Path, library: Path) -> Path:
     code = synthesis.network("SqueezeGate")
     name, digest = lemur_name(code, "syn"), hashlib.sha256(code.encode()).hexdigest()
     common: dict[str, Any] = {"model": "m", "round": 0, "block": "alpha@1.0::alpha.blocks.SqueezeGate",
-              "goal": "g", "prompt": json.dumps([{"role": "user", "content": "x"}]), "finish": "stop", "facts": json.dumps({"nearest": {"name": "a"}}),
+              "prompt": json.dumps([{"role": "user", "content": "x"}]), "finish": "stop", "facts": json.dumps({"nearest": {"name": "a"}}),
               "prompt_tokens": 3, "answer_tokens": 5, "sampling": "{}", "seed": 0}  # fmt: skip
     attempts = [
         SynthesisAttempt(**common, attempt=0, answer=code, passed=STEPS, failed=None, error=None, code=code, code_sha256=digest, nn=name),

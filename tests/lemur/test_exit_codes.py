@@ -45,7 +45,7 @@ FREE = {
     "search": {"query"},
     "extract": {"names", "paths", "symbols", "start_from"},
     "curate": {"prefer", "topup_prefix", "ray"},
-    "synthesize": {"key_name", "goal"},
+    "synthesize": {"key_name"},
     "experts train": {"domains"},  # tests/lemur/experts
     "publish": {"revision"},  # the Hub knows the branches: tests/manifests/publish
     "pull": {"revision"},

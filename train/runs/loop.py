@@ -963,19 +963,10 @@ class Loop:
             "notes": self._notes,
         }
 
-    # What benchmarks call besides.
-
     def noise(self) -> tuple[Tensor, Tensor]:
         """Return a batch of random noise."""
         images = torch.randn(self.batch, 3, self._size, self._size)
         return self._context.move(images), torch.randint(0, 10, (self.batch,)).to(self._context.device)
-
-    def bare_step(self, images: Tensor, labels: Tensor) -> None:
-        """Run only forward and backward of the same network: the baseline for the time of a step."""
-        self._descent.zero_grad()
-        with self._context.autocast():
-            outputs = self._net(images)
-        self._loss(outputs, labels).backward()  # type: ignore[no-untyped-call]
 
     def measure(self, wrap: Callable[[nn.Module], nn.Module]) -> float:
         """Return the accuracy of the final network within another module: on held-out images, else on test images."""
