@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 41_866,
+    "lines of code": 41_901,
     "files of code": 255,
-    "lines of tests and their cases": 42_929,
+    "lines of tests and their cases": 42_966,
     "lines of benchmarks": 4_901,
-    "words of documents": 14_461,
+    "words of documents": 14_478,
     "commands": 26,
     "options": 132,
 }
