@@ -19,8 +19,13 @@ from extract.specs.make import print_call, read_observed, read_spec_graph, read_
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plural
+<<<<<<< HEAD
 from lemur_core.files.progress import was_noted
 from manifests.conversations import list_chat_drops, read_chat
+=======
+from lemur_core.files.progress import NOTED
+from manifests.conversations import read_chat
+>>>>>>> src1
 from manifests.folders import frame
 from manifests.folders.cards import EXTRACTION_DISCLOSURE, Card
 from manifests.folders.frame import settings, shares
@@ -215,7 +220,7 @@ def summary_text(manifest: Manifest, out: Path) -> str:
         lines.append(f"  {count(targets['found'])} of {plural(targets['names'], 'name')} found")
     lines += [f"  left out: {name}: {why}" for name, why in details["unopened"].items()]
     lines += [f"  taken: {source['name']} in the place of {source['instead_of']}" for source in _list_taken(details)]
-    notes = [text for text in details["notes"] if not was_noted(text)]
+    notes = [text for text in details["notes"] if text not in NOTED]
     lines += [f"  note: {note}" for note in notes[:_PRINTED_NOTES]]
     if len(notes) > _PRINTED_NOTES:
         lines.append(f"  and {plural(len(notes) - _PRINTED_NOTES, 'further note')} in manifest.json")

@@ -204,7 +204,7 @@ class Module:
         return tops == {tried.package.split(".")[0]} and names <= {alias.bound for alias in aliases}
 
     def _read_fallback(self, number: int) -> tuple[set[str], set[str], set[str], bool]:
-        """Return the names that body, handlers and the code above bind, and whether handlers get an extension, too."""
+        """Return the names that body, handlers and the code above bind, and whether handlers compile an extension."""
         aliases = [alias for statement in self.facts.statements for alias in statement.aliases]
         compilers = {"cpp_extension", *(a.bound for a in aliases if "cpp_extension" in f"{a.module}.{a.name}")}
         block = self.facts.blocks[number]
@@ -220,8 +220,6 @@ class Module:
                 above.update(statement.binds)
             if role == "handler":
                 compiles |= any(not compilers.isdisjoint((use.name, *use.attributes)) for use in statement.uses)
-                again = [self.library.resolve_alias(self, a) for a in statement.aliases if a.bound in EXTENSIONS]
-                compiles |= any(isinstance(target, External | Missing) for target in again)
         return tried, handled, above, compiles
 
 

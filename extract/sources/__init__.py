@@ -111,23 +111,15 @@ def read_folder(spec: str) -> PackageSource:
         paths = list(walk(root))
         kept, described = keep_paths(paths), [path for path in paths if is_text(path)]
         check_bounds(spec, ((root / path).stat().st_size for path in (*kept, *described)))
-        python, texts = (dict(_read_files(root, group)) for group in (kept, described))
+        python, texts = ({path: (root / path).read_bytes() for path in group} for group in (kept, described))
     except OSError as error:
-        why = f"{error.strerror}; make it readable, or name another folder"
-        raise UserError(f"{error.filename}: cannot be read: {why}") from error
+        advice = "make it readable, or name another folder"
+        raise UserError(f"{error.filename}: cannot be read: {error.strerror}; {advice}") from error
     if not python:
         raise UserError(f"{spec}: holds no Python code (tests, docs, examples and benchmarks aside)")
     within = root.name if "__init__.py" in python else ""
     about = {"root": root, "name": root.name or "root", "kind": "folder", "version": "", "origin": ""}
     return make_source(python, read_facts(texts), within=within, **about)
-
-
-def _read_files(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    for path in paths:
-        try:
-            yield path, (root / path).read_bytes()
-        except OSError as error:
-            _note_left_out(root, path, error)
 
 
 def _note_left_out(root: Path, path: str, error: OSError) -> None:
@@ -155,27 +147,24 @@ def walk(root: Path, tell: Callable[[Path, str, OSError], None] = _note_left_out
 
     ours: list[str] = []
     for folder, below, names in os.walk(root, onerror=fail):
-        is_environment = "pyvenv.cfg" in names
-        if Path(folder) != root and (is_environment or is_ours(Path(folder))):
-            ours += [] if is_environment else [Path(folder).relative_to(root).as_posix()]
-            below.clear()
-            continue
-        below[:] = sorted(
-            name for name in below if not is_aside(name)
-        )  # in place: `os.walk` descends into what is left
+        # In place: `os.walk` descends into what is left.
+        below[:] = sorted(name for name in below if not is_aside(name))
+        if Path(folder) != root and ("pyvenv.cfg" in names or is_ours(Path(folder))):
+            ours += [] if "pyvenv.cfg" in names else [Path(folder).relative_to(root).as_posix()]
+            below[:] = names[:] = []
         for name in names:
             path = Path(folder, name)
             relative = path.relative_to(root).as_posix()
             try:
-                locate_inside(root, path)
+                if not os.access(locate_inside(root, path), os.R_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             except OSError as error:
                 if error.errno in (errno.EXDEV, errno.EACCES) and (name.endswith(".py") or is_text(relative)):
                     tell(root, relative, error)
                 continue
             yield relative
     if ours:
-        more = f" (and {len(ours) - 1} more)" if ours[1:] else ""
-        tell(root, f"{ours[0]}{more}", OSError(errno.EEXIST, "lemur wrote it"))
+        tell(root, ", ".join(ours), OSError(errno.EEXIST, "lemur wrote it"))
 
 
 # --- corpora ----------------------------------------------------------------------------------------------------------

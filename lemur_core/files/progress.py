@@ -16,7 +16,8 @@ _NAME_CHARACTERS = 60
 QUIET = "LEMUR_QUIET"
 
 _THREAD = threading.local()
-_NOTED: set[str] = set()  # the notes that this process printed
+#: The notes that this process printed, which its summaries need not repeat.
+NOTED: set[str] = set()
 
 
 def quiet() -> bool:
@@ -49,12 +50,7 @@ def note(text: str) -> None:
     """
     if not quiet():
         print(make_visible(text), file=sys.stderr, flush=True)
-        _NOTED.add(text)
-
-
-def was_noted(text: str) -> bool:
-    """Return whether this process has printed a note, so that a summary need not repeat it."""
-    return text in _NOTED
+        NOTED.add(text)
 
 
 #: The displays of the open `progress` blocks, the innermost one last.
