@@ -19,13 +19,8 @@ from extract.specs.make import print_call, read_observed, read_spec_graph, read_
 from lemur_core.describe.picture import Box, boxes
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import code_span, count, make_visible, percent, plural
-<<<<<<< HEAD
-from lemur_core.files.progress import was_noted
-from manifests.conversations import list_chat_drops, read_chat
-=======
 from lemur_core.files.progress import NOTED
-from manifests.conversations import read_chat
->>>>>>> src1
+from manifests.conversations import list_chat_drops, read_chat
 from manifests.folders import frame
 from manifests.folders.cards import EXTRACTION_DISCLOSURE, Card
 from manifests.folders.frame import settings, shares
