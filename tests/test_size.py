@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 41_891,
+    "lines of code": 41_999,
     "files of code": 255,
-    "lines of tests and their cases": 42_958,
+    "lines of tests and their cases": 42_999,
     "lines of benchmarks": 4_901,
-    "words of documents": 14_498,
+    "words of documents": 14_535,
     "commands": 26,
-    "options": 132,
+    "options": 131,
 }
 #: Written by commands, from the parsers and records.
 GENERATED = {ROOT / "docs" / name for name in ("commands.md", "columns.md", "api.md")}

@@ -40,7 +40,6 @@ def test_split(prm: str | None, own: str | None, outcomes: str | None) -> None:
 
 
 def test_no_constructor_gets_outcomes() -> None:
-    prm = {"lr": 0.1, "batch": 4, "transform": "norm", "metric_acc": 0.5, "duration_seconds": 3}
     own = {"lr": 0.1, "batch": 4, "transform": "norm"}
-    text = json.dumps(prm)
+    text = json.dumps(prm := own | {"metric_acc": 0.5, "duration_seconds": 3})
     assert drop_outcomes(prm) == read_parameters(text) == read_prm(text) == check_prm(prm) == own
