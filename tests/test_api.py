@@ -241,7 +241,7 @@ def test_synthesis_hands_on_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("lemur.synthesis.loop.run_synthesis", lambda *args, **options: calls.append((args, options)))
     monkeypatch.setattr("lemur.interface.open_folder", Path)
-    options = AttemptOptions(attempts=3, query="q", goal="g", against=(Path("a"),))
+    options = AttemptOptions(attempts=3, query="q", against=(Path("a"),))
     made = lemur.synthesize("blocks", model="m", out="out", options=options, force=True)
     asked = (Path("blocks"), "m", Path("out"), options, Service())
     assert calls == [(asked, {"sampling": Sampling(), "force": True})]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from filelock import FileLock
+
 from lemur_core.files.errors import DamagedError, UserError
 from lemur_core.files.progress import note
 
@@ -218,9 +220,9 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = sqlite3.connect(self._path, timeout=60)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            with self._connection:
+            # Of two processes that make a new file, SQLite would refuse one its journal at once.
+            with FileLock(f"{self._path}.lock"), self._connection:
+                self._connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
                 for table in self._tables:
                     self._connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
         return self._connection
