@@ -13,7 +13,7 @@ import json
 import math
 import numbers
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -399,16 +399,13 @@ def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Re
     before = csv.field_size_limit(MAX_RECORD_BYTES)  # of the whole process
     try:
         with io.TextIOWrapper(_open_text(path, where), "utf-8-sig", "surrogateescape", newline="") as lines:
-            read: list[str] = []  # the lines of one record
-            records = filter(None, csv.reader(_keep_lines(lines, read)))
+            ended: list[bool] = []  # filled when a line behind the last one is asked for
+            records = filter(None, csv.reader(itertools.chain(lines, iter(lambda: ended.append(True), None))))
             header = [escape_controls(name.strip()) for name in next(records, ())]
             if header:
                 check_columns(where, header, required)
-            read.clear()
             for fields in records:
-                text = "".join(read)
-                read.clear()
-                if text.count('"') % 2 and _is_cut(text):
+                if ended:  # within quotes: a whole record needs no further line
                     yield "a quote is not closed"
                     continue
                 if len(fields) != len(header):
@@ -422,21 +419,6 @@ def _read_csv(path: Path, where: str, required: Collection[str]) -> Iterator[_Re
                 }
     finally:
         csv.field_size_limit(before)
-
-
-def _keep_lines(lines: Iterable[str], read: list[str]) -> Iterator[str]:
-    for line in lines:
-        read.append(line)
-        yield line
-
-
-def _is_cut(text: str) -> bool:
-    """Return whether the text of a record ends within quotes."""
-    try:
-        list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except csv.Error as error:
-        return "end of data" in str(error)
-    return False
 
 
 def _read_parquet(path: Path, where: str, required: Collection[str]) -> Iterator[_Record]:

@@ -207,10 +207,10 @@ def select(
     chosen = [item for item in classes if _is_in_scope(item, wanted)]
     if classes and not chosen:
         options = (("--path", wanted.paths), ("--symbol", wanted.symbols))
-        given = " and ".join(" or ".join(f"{name} {value}" for value in values) for name, values in options if values)
+        asked = " and ".join(" or ".join(f"{name} {value}" for value in values) for name, values in options if values)
         example = f"{classes[0].name} in {classes[0].module.file.path}"
         raise UserError(
-            f"none of {plural(len(classes), 'class', 'classes')}, such as {example}, matches {given}; change a pattern"
+            f"none of {plural(len(classes), 'class', 'classes')}, such as {example}, matches {asked}; change a pattern"
         )
     missing: dict[str, str] = {}
     others: dict[str, tuple[str, ...]] = {}

@@ -137,8 +137,8 @@ def gate(
                 near = {neighbor.id for novelty in novelties for neighbor in novelty.nearest}
                 for corpus in index.corpora:
                     codes |= corpus.read_codes(near)
-                found = compute_certificates(contribution.arch_uid, codes.values(), unsafe=unsafe_no_sandbox)
-                certificates = {name: found[code] for name, code in codes.items()}
+                by_code = compute_certificates(contribution.arch_uid, codes.values(), unsafe=unsafe_no_sandbox)
+                certificates = {name: by_code[code] for name, code in codes.items()}
             for (network, query), novelty in zip(compared, novelties, strict=True):
                 network.findings += _judge(novelty, {finding.rule for finding in network.findings})
                 network.findings += _judge_certificate(network, query, novelty, certificates)

@@ -293,7 +293,7 @@ def check_ours(folder: Path) -> None:
     if not inside:
         return
     manifest = _read_json(folder / _MANIFEST)
-    if not is_ours(folder) or not isinstance(manifest["outputs"], list):
+    if not manifest.keys() >= _KEYS or not isinstance(manifest["outputs"], list):
         kind = "a manifest.json of another program" if _MANIFEST in inside else "no manifest.json"
         raise UserError(f"{folder}: has {kind}, so lemur did not write it; choose another --out")
     listed = {str(item["path"]) for item in manifest["outputs"] if isinstance(item, dict) and "path" in item}

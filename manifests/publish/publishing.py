@@ -357,5 +357,5 @@ def pull(repo_id: str, out: Path, *, revision: str = "main", force: bool = False
             differing = (item.path for item in manifest.outputs if sha256_file(part / item.path) != item.sha256)
             for name in (FILE_NAME, *differing):  # else the client would take them from its cache again
                 (cached / name).resolve().unlink(missing_ok=True)
-            raise UserError(f"{different}: {check.detail}; run again to load that anew, or take another --revision")
+            raise UserError(f"{different}: {check.detail}; run again to fetch it again, or take another --revision")
     return Pulled(commit, len(listed), sum(file.size for file in listed.values()))
