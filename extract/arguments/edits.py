@@ -28,10 +28,13 @@ from extract.arguments.values import (
     Inputs,
     Literal,
     Tensor,
+    candidates,
     change_tensors,
+    format_call,
     format_dict,
     is_variadic,
     propose_like_main,
+    read_parameters,
     tensors_in,
     with_value,
 )
@@ -343,8 +346,21 @@ def choose_other(at: FailedCall, _: re.Match[str]) -> Iterator[Change]:
         texts = constructor.choices(name)[: None if name in known else _FEW]
         texts = (*_LAYERS, *texts) if "not callable" in at.text else texts
         yield from ({name: text} for text in texts)
+    for name, texts in constructor.accepted.items():
+        yield from ({name: text} for text in _list_with_field(at, at.texts.get(name, texts[0])))
     for name in (*constructor.accepted, *constructor.required):
         yield from ({name: text} for text in constructor.choices(name)[:_FEW] if name in known)
+
+
+def _list_with_field(at: FailedCall, text: str) -> Iterator[str]:
+    """Yield the expression of a configuration with other values for its fields that the failing lines name."""
+    call = ast.parse(text, mode="eval").body
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
+        given = {item.arg: ast.unparse(item.value) for item in call.keywords if item.arg}
+        fields = read_parameters(at.constructor.names.names[call.func.id])
+        for name in [word for word in at.words if word in fields]:
+            values = candidates(name, fields[name].annotation)[:_FEW]
+            yield from (format_call(call.func.id, {**given, name: value}) for value in values)
 
 
 def _match(name: str, other: str) -> bool:
@@ -467,9 +483,10 @@ def list_edits(at: FailedCall) -> Iterator[tuple[str, Inputs | Arguments]]:
     """Yield other inputs and other arguments to try after a failure, with the name of the edit."""
     text, lack = f"{at.text}\n{at.line}", find_lack(at.failure.cause, at.line)
     # No other size supplies what is read by name.
-    by_name = lack is not None and lack.holder != "NoneType" and not hasattr(torch.Tensor, str(lack.name))
+    of_tensors = lack is not None and hasattr(torch.Tensor, str(lack.name))
+    by_name = lack is not None and lack.holder != "NoneType" and not of_tensors
     for message, edit in EDITS:
-        if by_name and edit not in (add_read, choose_other):
+        if (by_name and edit not in (add_read, choose_other)) or (of_tensors and edit is add_read):
             continue
         stated = re.search(message, text, re.MULTILINE)
         for item in edit(at, stated) if stated is not None else ():

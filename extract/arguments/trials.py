@@ -33,7 +33,7 @@ _EXTENSION = re.compile(r"_C[A-Z]*|(?:\w*_)?(?:cuda|ext|cpp)")  # usual names of
 SEED = 0
 UNSET_SCALE = 0.02  # standard deviation of the values of parameters that nobody initialized
 _MAX_LINES = 20
-_MAX_FRAMES = 4  # in the measure of progress
+_MAX_FRAMES = 6  # in the measure of progress
 _ELEMENT = 8  # multiply-adds that take as long as writing one element of an activation
 
 
