@@ -57,7 +57,7 @@ _MAX_STEPS = 30_000  # modules constructed and called by one driver
 _MAX_WRITTEN, _MAX_TESTS = 4, 3  # drivers tried for one class
 _MAX_READY = {GIVEN: 8, CONFIGURED: 4, SEARCHED: 2}  # definitions, by their effort
 _FIRST = 2  # drivers that each class tries before one tries more, since the seconds are for all
-#: Few classes are first seen after so many: of the definitions that need no arguments; of all drivers before a guess.
+#: Few classes are first seen after so many of the definitions of one class.
 _ENOUGH_STEPS = 3_000
 _MAX_TRIED = 400  # in all
 _LAST_SECONDS = 400.0  # of CPU time: no driver starts later; the counts end ordinary runs
@@ -242,17 +242,15 @@ class _Recording:
         self._unknown = dict(classes)
         shown: dict[str, tuple[str, list[RecordedCall]]] = {}
         ran: dict[str, list[tuple[str, list[RecordedCall]]]] = {key: [] for key in waiting}
-        written, steps = Counter[str](), Counter[str]()  # of the authors' code; of definitions
+        steps = Counter[str]()  # of definitions
         for tries in (_FIRST, None):
             for key in [key for key in waiting if key not in shown]:
                 for driver in islice(waiting[key], tries):
-                    guessed = driver.effort > GIVEN
-                    if driver.effort > WRITTEN and steps[key] + guessed * written[key] > _ENOUGH_STEPS:
+                    if driver.effort > WRITTEN and steps[key] > _ENOUGH_STEPS:
                         break
                     calls = self._run(driver).get(key, [])
                     ran[key] += [(driver.key, calls)] * bool(calls)
-                    counted = steps if driver.effort > WRITTEN else written
-                    counted[key] += self._steps_of[driver.key]
+                    steps[key] += self._steps_of[driver.key] * (driver.effort > WRITTEN)
                     if _has_forward(calls) and calls[0].way == "recorded":
                         shown[key] = driver.key, calls
                         del self._unknown[key]
