@@ -2,7 +2,7 @@
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all that runs before the command handles Ctrl-C
 if TYPE_CHECKING:
-    from lemur.interface import diff, gate, publish, synthesize
+    from lemur.interface import diff, gate, synthesize
     from lemur.start import main as main
     from lemur_core.files.errors import UsageError, UserError
 else:
@@ -20,4 +20,4 @@ else:
         return getattr(module, name)
 
 
-__all__ = ["UsageError", "UserError", "diff", "gate", "publish", "synthesize"]
+__all__ = ["UsageError", "UserError", "diff", "gate", "synthesize"]

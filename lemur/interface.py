@@ -1,72 +1,16 @@
-"""The Python interface over all packages: a synthesis, and the Hub.
+"""The Python interface over all packages: differences, the gate, and a synthesis.
 
 Everything here calls the modules below; the command line and programs therefore do the same.
 """
 
-from collections.abc import Collection
 from pathlib import Path
 
 from lemur.desk.diff import diff as diff  # as they are: the commands read their results
 from lemur.desk.gate import gate as gate
-from lemur.folders import verify_folder
 from lemur.synthesis import AttemptOptions, Sampling, Service
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.progress import hide_progress
 from manifests.interface import FinishedFolder, open_folder
-from manifests.publish.publishing import PublishReport
-from manifests.publish.publishing import publish as publish_folder
-
-
-def publish(
-    folder: PathLike,
-    *,
-    repo_id: str,
-    dry_run: bool = False,
-    revision: str = "main",
-    private: bool = False,
-    force: bool = False,
-    not_secret: Collection[str] = (),
-    page: bool = False,
-) -> PublishReport:
-    """Put a finished folder on the Hugging Face Hub, in one commit or not at all, without a confirmation prompt.
-
-    Args:
-        folder: a finished folder; one that fails a check is not published.
-        repo_id: `OWNER/NAME` of the dataset repository.
-        dry_run: change nothing; the result states what would change.
-        revision: the branch.
-        private: make a new repository private.
-        force: overwrite what somebody else changed there.
-        not_secret: digests of findings that only look like secrets.
-        page: publish the page of the folder, too.
-
-    Returns:
-        What changed, or would change: files, the commit, and codes that were withheld for their license.
-
-    Raises:
-        UserError: if a check fails, the folder holds something that must not be published, or the Hub refuses.
-        RetryableError: if the Hub cannot be reached.
-
-    Example:
-        ```python
-        from lemur import publish
-
-        plan = publish("snapshot", repo_id="OWNER/NAME", dry_run=True)
-        print(plan.changes, plan.withheld)
-        ```
-    """
-    with hide_progress():
-        return publish_folder(
-            Path(folder),
-            repo_id,
-            verify=verify_folder,
-            revision=revision,
-            private=private,
-            force=force,
-            dry_run=dry_run,
-            not_secret=not_secret,
-            page=page,
-        )
 
 
 def synthesize(

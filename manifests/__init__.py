@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from manifests.folders.manifest import read_manifest
-    from manifests.interface import FinishedFolder, open_folder, pull
+    from manifests.interface import FinishedFolder, open_folder, publish, pull
 else:
 
     def __getattr__(name: str) -> object:
@@ -16,4 +16,4 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["FinishedFolder", "open_folder", "pull", "read_manifest"]
+__all__ = ["FinishedFolder", "open_folder", "publish", "pull", "read_manifest"]

@@ -12,7 +12,7 @@ from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import note
 
 if TYPE_CHECKING:
-    from manifests.publish.publishing import PublishReport
+    from manifests.publishing.publish import PublishReport
 
 app = typer.Typer()
 _PANEL = "Any folder"
@@ -47,8 +47,8 @@ def publish(
       lemur publish snapshot --repo-id OWNER/NAME --dry-run
     """
     from manifests.folders.manifest import read_manifest  # the Hub's client takes 0.4 s to import
-    from manifests.publish.hub import read_name
-    from manifests.publish.publishing import publish as publish_folder
+    from manifests.publishing.hub import read_name
+    from manifests.publishing.publish import publish as publish_folder
 
     read_name(repo_id)
     read_manifest(folder)  # reject an invalid folder before the check for a terminal
@@ -93,8 +93,8 @@ def pull(
     Examples:
       lemur pull OWNER/NAME --out snapshot
     """
-    from manifests.publish.publishing import format_size
-    from manifests.publish.publishing import pull as pull_folder
+    from manifests.publishing.publish import format_size
+    from manifests.publishing.publish import pull as pull_folder
 
     done = pull_folder(repo_id, out, revision=revision, force=force)
     if as_json:

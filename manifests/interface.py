@@ -1,12 +1,12 @@
-"""The Python interface to finished folders: their manifests, rows and items, and folders on the Hub."""
+"""The Python interface to finished folders: their manifests, rows and items, and the Hub."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
@@ -15,6 +15,9 @@ from lemur_core.files.progress import hide_progress
 from manifests.folders.kinds import Check, FoundItem
 from manifests.folders.manifest import Manifest, read_manifest
 from manifests.folders.tables import iterate_rows, reading
+
+if TYPE_CHECKING:
+    from manifests.publishing.publish import PublishReport
 
 _TABLES = (".parquet", ".jsonl")
 
@@ -141,6 +144,61 @@ def open_folder(folder: PathLike) -> FinishedFolder:
     return FinishedFolder(Path(folder), read_manifest(folder))
 
 
+def publish(
+    folder: PathLike,
+    *,
+    repo_id: str,
+    dry_run: bool = False,
+    revision: str = "main",
+    private: bool = False,
+    force: bool = False,
+    not_secret: Collection[str] = (),
+    page: bool = False,
+) -> "PublishReport":
+    """Put a finished folder on the Hugging Face Hub, in one commit or not at all, without a confirmation prompt.
+
+    Args:
+        folder: a finished folder; one that fails a check is not published.
+        repo_id: `OWNER/NAME` of the dataset repository.
+        dry_run: change nothing; the result states what would change.
+        revision: the branch.
+        private: make a new repository private.
+        force: overwrite what somebody else changed there.
+        not_secret: digests of findings that only look like secrets.
+        page: publish the page of the folder, too.
+
+    Returns:
+        What changed, or would change: files, the commit, and codes that were withheld for their license.
+
+    Raises:
+        UserError: if a check fails, the folder holds something that must not be published, or the Hub refuses.
+        RetryableError: if the Hub cannot be reached.
+
+    Example:
+        ```python
+        from manifests import publish
+
+        plan = publish("snapshot", repo_id="OWNER/NAME", dry_run=True)
+        print(plan.changes, plan.withheld)
+        ```
+    """
+    # The Hub's client takes 0.4 s to import; reading folders does not need it.
+    from manifests.publishing.publish import publish as publish_folder
+
+    with hide_progress():
+        return publish_folder(
+            Path(folder),
+            repo_id,
+            verify=_load("verify"),
+            revision=revision,
+            private=private,
+            force=force,
+            dry_run=dry_run,
+            not_secret=not_secret,
+            page=page,
+        )
+
+
 def pull(repo_id: str, *, out: PathLike, revision: str = "main", force: bool = False) -> FinishedFolder:
     """Fetch a published folder from the Hugging Face Hub, and check every file against its manifest.
 
@@ -164,8 +222,7 @@ def pull(repo_id: str, *, out: PathLike, revision: str = "main", force: bool = F
         finished = pull("OWNER/NAME", out="fetched")
         ```
     """
-    # The Hub's client takes 0.4 s to import; reading folders does not need it.
-    from manifests.publish.publishing import pull as pull_folder
+    from manifests.publishing.publish import pull as pull_folder  # as above
 
     with hide_progress():
         pull_folder(repo_id, Path(out), revision=revision, force=force)

@@ -38,8 +38,8 @@ LISTED = re.findall(r"^::: ([\w.]+)$", PAGE, re.MULTILINE)
 
 #: Examples that are not run here, and why not; mypy reads them all the same.
 NOT_RUN = {
-    "publish": "an account of the Hub; tests/manifests/publish has a Hub of its own",
-    "pull": "an account of the Hub; tests/manifests/publish has a Hub of its own",
+    "publish": "an account of the Hub; tests/manifests/publishing has a Hub of its own",
+    "pull": "an account of the Hub; tests/manifests/publishing has a Hub of its own",
     "synthesize": "a language model; tests/lemur/synthesis has one of its own",
 }
 #: They replace functions of other packages, and show progress as the commands do; all others print nothing.

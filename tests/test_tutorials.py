@@ -27,7 +27,7 @@ NOT_RUN = {
         else {"make run": (" OUT='snapshot --include ga-667 --include ga-932'", "minutes, for all networks")}
     ),
     "lemur train run design": (" --data synthetic --images 256 --epochs 1", "images of the Hub, and minutes"),
-    "lemur pull OWNER/NAME": (None, "nobody published it; tests/manifests/publish has a Hub of its own"),
+    "lemur pull OWNER/NAME": (None, "nobody published it; tests/manifests/publishing has a Hub of its own"),
 }
 
 pytestmark = pytest.mark.slow

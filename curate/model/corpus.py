@@ -517,8 +517,8 @@ def read_previous(spec: str) -> Previous:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(spec)
         if spec.startswith("hf://"):
-            from manifests.publish.hub import parse_dataset  # the Hub's client takes half a second to import
-            from manifests.publish.publishing import pull
+            from manifests.publishing.hub import parse_dataset  # the Hub's client takes half a second to import
+            from manifests.publishing.publish import pull
 
             repo, revision = parse_dataset(spec)
             folder = Path(scratch) / repo.rpartition("/")[2]

@@ -24,7 +24,7 @@ from lemur_core.files.progress import note
 from manifests.folders.manifest import FILE_NAME, Input
 from manifests.provenance.licenses import NOASSERTION, license_of_fields
 from manifests.provenance.swhid import blob_sha1
-from manifests.publish.hub import Hub, parse_dataset
+from manifests.publishing.hub import Hub, parse_dataset
 
 #: The tables of networks that a dataset may hold, by preference: those of one kind are read.
 _TABLES = (".parquet",), (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), (".csv", ".csv.gz"), (".json", ".json.gz")

@@ -29,7 +29,7 @@ from manifests.folders.manifest import Manifest
 from manifests.provenance import TABLE, get_minimized_path, without_source
 from manifests.provenance.licenses import NOASSERTION, is_permissive
 from manifests.provenance.parts import find_blocked_blocks, read_parts
-from manifests.publish.staged import find_withheld
+from manifests.publishing.staged import find_withheld
 from manifests.records import LEVELS, SPEC_CHAT_KINDS, SPLITS, Block, Level, Spec
 
 #: The level that the paper calls "validated and executable".

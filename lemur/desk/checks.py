@@ -29,7 +29,7 @@ from lemur_core.sandbox.server.received import read_json
 from lemur_core.similarity.outline import MAX_CODE_BYTES
 from lemur_core.source.text import parse_code
 from manifests.provenance.licenses import is_permissive, read_head
-from manifests.publish.secrets import find_hits
+from manifests.publishing.secrets import find_hits
 from train.model.certificates import ARCH_UID
 from train.model.contract import TRAINER_PARAMETERS, check_contract, lemur_digest
 

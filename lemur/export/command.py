@@ -15,7 +15,7 @@ from manifests.folders.kinds import EXTRACTION, SNAPSHOT
 from manifests.folders.manifest import Stopwatch, describe_parent, read_manifest
 from manifests.folders.tables import CHAT_DROPS, reading, write_tables
 from manifests.provenance import TABLE
-from manifests.publish.staged import stage_files
+from manifests.publishing.staged import stage_files
 from manifests.records import SPLITS, Block, ChatMessage, ExportedRow, PromptCompletion
 
 _SOURCES = {"kernelbench": (EXTRACTION.name,), "prompt-completion": (SNAPSHOT.name, EXTRACTION.name)}

@@ -17,7 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, Revi
 from huggingface_hub.hf_api import RepoFile
 
 from manifests.provenance.swhid import blob_sha1
-from manifests.publish.hub import Hub
+from manifests.publishing.hub import Hub
 
 #: What happens at a call: a status; `drop` (no answer); `lose` (all is done, but the answer is lost); an act before it.
 Fault = int | str | Callable[[], object]

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.manifests.publishing.test_staged import copied
 
 from curate.kinds import verify
 from curate.model.options import CurateOptions
@@ -25,10 +26,9 @@ from lemur_core.similarity.minhash import jaccard
 from lemur_core.similarity.tokens import class_texts
 from manifests.folders.manifest import read_manifest
 from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive, license_of_code
-from manifests.publish.staged import stage_files
+from manifests.publishing.staged import stage_files
 from tests.conftest import finish
 from tests.curate.conftest import MemorySource, network
-from tests.manifests.publish.test_staged import copied
 
 GPL = "# SPDX-License-Identifier: GPL-3.0-only\n"
 APACHE = '"""A network.\n\nSPDX-License-Identifier: Apache-2.0\n"""\n'

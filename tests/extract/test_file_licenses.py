@@ -9,7 +9,7 @@ import pytest
 
 from extract import ExtractOptions, extract
 from extract.folder.verify import verify
-from manifests.publish.staged import stage_files
+from manifests.publishing.staged import stage_files
 from manifests.records import Block, arrow_schema
 from tests.builders.suites import read_files, read_table, write_files
 

@@ -18,7 +18,7 @@ from extract.model.blocks import load_block
 from extract.model.results import Result
 from extract.proofs.minimize import LeanColumns, lean_columns, list_requirements, minimize_all
 from extract.resolve.index import FactsIndex
-from manifests.publish.staged import stage_files
+from manifests.publishing.staged import stage_files
 from tests.builders import extractions
 from tests.builders.shown import show_block
 from tests.builders.suites import read_files, read_table

@@ -20,7 +20,7 @@ from lemur_core.graphs.graph import DRAWS
 from lemur_core.graphs.identity import compute_identities, similarity
 from lemur_core.graphs.sizes import Sized
 from lemur_core.sandbox import Failure, cached
-from manifests.publish.staged import stage_files
+from manifests.publishing.staged import stage_files
 from manifests.records import Block, Case, Spec
 from tests.builders import extractions, sample_blocks
 from tests.builders.suites import read_files, table

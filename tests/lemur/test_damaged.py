@@ -104,7 +104,7 @@ def try_folder(
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("manifests.publish.hub.Hub.call", _unreachable)
+    monkeypatch.setattr("manifests.publishing.hub.Hub.call", _unreachable)
 
 
 def _unreachable(*_: object, **__: object) -> None:

@@ -47,7 +47,7 @@ FREE = {
     "curate": {"prefer", "topup_prefix", "ray"},
     "synthesize": {"key_name"},
     "experts train": {"domains"},  # tests/lemur/experts
-    "publish": {"revision"},  # the Hub knows the branches: tests/manifests/publish
+    "publish": {"revision"},  # the Hub knows the branches: tests/manifests/publishing
     "pull": {"revision"},
 }
 

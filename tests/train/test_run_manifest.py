@@ -13,7 +13,7 @@ import torch
 from lemur.folders import show, verify_folder
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import Stopwatch, describe_parent, list_outputs, read_manifest, write_manifest
-from manifests.publish.staged import stage_files
+from manifests.publishing.staged import stage_files
 from manifests.records import Block, Ingredient, TrainingRecord
 from tests.builders import extractions, training
 from tests.builders.suites import table

@@ -26,7 +26,7 @@ from lemur_core.files.atomic import PathLike, sha256_file
 from lemur_core.files.cache import cache_folder
 from lemur_core.files.errors import UserError
 from lemur_core.files.progress import progress
-from manifests.publish.hub import Hub, parse_dataset
+from manifests.publishing.hub import Hub, parse_dataset
 from train.data import SHAPE, SPLITS, Arrays, Cifar10, find_cache, open_cache, write_cache
 
 #: Names of the data in records. Results on the JPEG copy are compared only with each other.

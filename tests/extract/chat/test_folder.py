@@ -17,7 +17,7 @@ from extract.folder.verify import verify
 from lemur.export.command import export_folder
 from lemur_core.files.errors import UserError
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
-from manifests.publish.staged import stage_files
+from manifests.publishing.staged import stage_files
 from manifests.records import Spec, SpecRow
 from tests.builders.suites import table
 

@@ -13,7 +13,7 @@ import pytest
 from lemur.folders import verify_folder
 from manifests.folders.cards import SNAPSHOT_DISCLOSURE, Card, card_text
 from manifests.folders.tables import Table, write_tables
-from manifests.publish.publishing import PublishReport, Pulled, publish, pull
+from manifests.publishing.publish import PublishReport, Pulled, publish, pull
 from manifests.records import Record
 from tests.builders.fake_hub import FakeHub
 

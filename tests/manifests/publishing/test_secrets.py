@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemur_core.files.errors import UserError
-from manifests.publish.secrets import (
+from manifests.publishing.secrets import (
     Finding,
     check_digests,
     check_findings,

@@ -26,8 +26,8 @@ from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests import cli
 from manifests.folders.kinds import Check
-from manifests.publish.hub import Hub
-from manifests.publish.publishing import PublishReport, compare, publish
+from manifests.publishing.hub import Hub
+from manifests.publishing.publish import PublishReport, compare, publish
 from tests.builders.fake_hub import FakeHub, File
 
 REPO, TOKEN = "owner/data", "hf_" + "W" * 34
@@ -256,7 +256,7 @@ def test_a_job_of_ci_that_gets_no_token_is_told(server: Any, send: Send, monkeyp
     def refuse() -> None:
         raise RuntimeError("no identity")
 
-    monkeypatch.setattr("manifests.publish.hub.get_token", refuse)
+    monkeypatch.setattr("manifests.publishing.hub.get_token", refuse)
     server.rights = None
     with pytest.raises(UserError, match="the Hub does not know who you are"):
         send()

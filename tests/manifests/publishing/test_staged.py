@@ -18,7 +18,7 @@ from lemur_core.files.errors import UserError
 from manifests.folders.kinds import check_files, check_table
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.provenance import without_source
-from manifests.publish.staged import Staged, stage_files
+from manifests.publishing.staged import Staged, stage_files
 from manifests.records import Block
 from tests.builders import extractions
 

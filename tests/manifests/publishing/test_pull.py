@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lemur_core.files.errors import RetryableError, UserError
-from manifests.publish.publishing import PublishReport, pull
+from manifests.publishing.publish import PublishReport, pull
 from tests.builders.suites import table
 
 REPO = "owner/data"

@@ -19,9 +19,9 @@ from lemur_core.files.markdown import make_visible, plural
 from manifests.folders.kinds import Check, check_files, is_foreign
 from manifests.folders.manifest import FILE_NAME, INDEX, SHARDS, Manifest, read_manifest
 from manifests.provenance.swhid import blob_sha1
-from manifests.publish.hub import Hub, read_name
-from manifests.publish.secrets import check_digests, check_findings, screen
-from manifests.publish.staged import Staged, stage_files
+from manifests.publishing.hub import Hub, read_name
+from manifests.publishing.secrets import check_digests, check_findings, screen
+from manifests.publishing.staged import Staged, stage_files
 
 #: The Hub's own file, which a repository has from its first commit on; and the file that makes it leave out others.
 _ATTRIBUTES, _IGNORES = ".gitattributes", ".gitignore"
