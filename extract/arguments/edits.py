@@ -8,6 +8,7 @@ import ast
 import inspect
 import itertools
 import linecache
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -173,10 +174,15 @@ def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
     """Replace every size `have` with `want`: in all inputs together, then in each."""
     if have == want or not 0 < want <= _MAX_SIZE:
         return
-    # Channels first, then the last dimensions, then the batch.
-    for axis, square in ((1, True), (-1, True), (-2, True), (2, True), (0, True), (-1, False), (-2, False)):
+    # Channels first, then the last dimensions, the batch, and the side of an image that has so many positions.
+    squares = ((axis, True) for axis in (1, -1, -2, 2, 0, None))
+    for axis, square in (*squares, (-1, False), (-2, False)):
 
-        def change(tensor: Tensor, axis: int = axis, square: bool = square) -> Tensor | None:
+        def change(tensor: Tensor, axis: int | None = axis, square: bool = square) -> Tensor | None:
+            if axis is None:
+                area = tensor.shape[-1] ** 2 * want
+                side = math.isqrt(area // max(have, 1))
+                return _resize_axis(tensor, -1, side) if tensor.is_image and side**2 * have == area else None
             has = -len(tensor.shape) <= axis < len(tensor.shape) and tensor.shape[axis] == have
             return _resize_axis(tensor, axis, want, square=square) if has and (square or tensor.is_image) else None
 
