@@ -285,9 +285,9 @@ def describe_failure(outcome: Outcome, limit: int = 400) -> str:
     """Return why a job gave no answer, in one short line.
 
     Args: limit: the maximum number of characters.
-    Returns: the first line of its error; never empty.
+    Returns: the first line of its error, since the next ones are places in this process; its status without one.
     """
-    return one_line((outcome.error or "the sandbox gave no reason").splitlines()[0], limit)
+    return one_line((outcome.error or outcome.status.value).splitlines()[0], limit)
 
 
 def workers_within_memory(jobs: int, limits: Limits) -> int:

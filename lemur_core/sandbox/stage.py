@@ -63,15 +63,15 @@ class Reply(Generic[Answer]):
 
     def reason(self, limit: int) -> str:
         """Return the message of a job without an answer in one line, or its status if there is no message."""
-        return " ".join((self.outcome.error or self.outcome.status.value).split())[:limit]
+        return describe_failure(self.outcome, limit)
 
     def ending(self, limit: int = 400) -> str:
         """Return how a job without an answer ended, the same in every run: its status, and one line of its message."""
         return f"{self.outcome.status.value}: {describe_failure(self.outcome, limit)}"
 
     def failure(self, limit: int) -> Failure:
-        """Return how a job without an answer ended, in one line: its status and message."""
-        return Failure(" ".join(f"{self.outcome.status.value}: {self.outcome.error}".split())[:limit])
+        """Return `ending` as a record."""
+        return Failure(self.ending(limit))
 
 
 @dataclass(frozen=True)  # with slots, Python 3.11 cannot construct SandboxStage[Answer](…)
