@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.manifests.publishing.test_staged import copied
 
 from curate.kinds import verify
 from curate.model.options import CurateOptions
@@ -29,6 +28,7 @@ from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_perm
 from manifests.publishing.staged import stage_files
 from tests.conftest import finish
 from tests.curate.conftest import MemorySource, network
+from tests.manifests.publishing.test_staged import copied
 
 GPL = "# SPDX-License-Identifier: GPL-3.0-only\n"
 APACHE = '"""A network.\n\nSPDX-License-Identifier: Apache-2.0\n"""\n'

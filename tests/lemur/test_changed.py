@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.manifests.publishing.test_staged import copied
 
 from lemur.folders import verify_folder
 from lemur_core.files.atomic import sha256_file
@@ -24,6 +23,7 @@ from manifests.folders.cards import restate_croissant
 from manifests.folders.manifest import list_outputs, read_manifest, write_manifest
 from manifests.publishing.staged import stage_files
 from tests.builders.finished import write_all
+from tests.manifests.publishing.test_staged import copied
 
 #: What nothing else in a folder states: measurements, and statements about what lies outside. By kind, a pattern of
 #: `TABLE COLUMN`, or of the path of a value in the manifest.
