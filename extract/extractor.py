@@ -246,7 +246,7 @@ class BlockExtractor:
                     pending[index] = choose_form(block, lacking[key], others.get(key))
         self.facts.details |= count_outcomes(pending)
         self.facts.notes += sorted(
-            f"{item.block}: not as the original: {item.detail}; see Limits in docs/extraction.md, or use the package itself"
+            f"{item.block}: not as the original: {item.detail}; see Limits in docs/extraction.md, or use the package"
             for block in pending
             if (item := block.comparison) is not None and item.fidelity == "mismatch"
         )
