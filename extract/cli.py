@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from extract.model.options import ExtractOptions
+from extract.model.options import SCOPE, UNSAFE, ExtractOptions
 from lemur_core.files.atomic import check_free
 from manifests.options import takes_options
 
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 _PANEL = "Extract: repositories in, validated blocks out"
-_SCOPE = "Scope (nothing is indexed again)"
+_CORPUS = "quick, paper, paper-full or a JSON file; quick when there is no --source."
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
-
-_UNSAFE = "Run foreign code without the sandbox. Only for code you trust."
 
 _Block = Annotated[str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)]
 _Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)]
@@ -34,16 +32,11 @@ def extract(
         list[str] | None,
         typer.Argument(metavar="NAME", help="Classes: bare or qualified names, or block ids; default: all in scope."),
     ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE", help="quick, paper, paper-full or a JSON file; quick when there is no --source."
-        ),
-    ] = None,
+    corpus: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=_CORPUS)] = None,
     source: Annotated[list[str] | None, typer.Option(metavar="SOURCE", help=_SOURCE)] = None,
     options: ExtractOptions,
     names_file: Annotated[
-        Path | None, typer.Option("--names", metavar="FILE", help="A JSON list of names.", rich_help_panel=_SCOPE)
+        Path | None, typer.Option("--names", metavar="FILE", help="A JSON list of names.", rich_help_panel=SCOPE)
     ] = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Worker processes; default: all cores.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
@@ -101,7 +94,7 @@ def rebuild(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE when it exists.")] = False,
-    unsafe_no_sandbox: Annotated[bool, typer.Option("--unsafe-no-sandbox", help=_UNSAFE)] = False,
+    unsafe_no_sandbox: Annotated[bool, typer.Option("--unsafe-no-sandbox", help=UNSAFE)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
 ) -> None:
     """Write a block again from its spec alone, and compare outputs, gradients and buffers.
@@ -128,7 +121,7 @@ def migrate(
     force: Annotated[
         bool, typer.Option("--force", help="Replace the file, and write code whose license may not permit it.")
     ] = False,
-    unsafe_no_sandbox: Annotated[bool, typer.Option("--unsafe-no-sandbox", help=_UNSAFE)] = False,
+    unsafe_no_sandbox: Annotated[bool, typer.Option("--unsafe-no-sandbox", help=UNSAFE)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
 ) -> None:
     """Put a block's file into another project, and prove that the printed call gives the block's outputs there.

@@ -105,6 +105,7 @@ class BlockExtractor:
             # A source on the command line replaces that of the corpus.
             unique.setdefault(source.name, source)
         facts.sources = tuple(sorted(unique.values(), key=lambda source: source.priority))
+        facts.notes += [text for source in facts.sources for text in source.left_out]
 
     # -- index and discovery -------------------------------------------------------------------------------------
 
@@ -245,7 +246,7 @@ class BlockExtractor:
                     pending[index] = choose_form(block, lacking[key], others.get(key))
         self.facts.details |= count_outcomes(pending)
         self.facts.notes += sorted(
-            f"{item.block}: not as the original: {item.detail}"
+            f"{item.block}: not as the original: {item.detail}; see Limits in docs/extraction.md, or use the package"
             for block in pending
             if (item := block.comparison) is not None and item.fidelity == "mismatch"
         )

@@ -15,7 +15,7 @@ from extract.folder.verify import verify
 from extract.model.blocks import find, find_block, iterate_blocks, load_block, read_block, read_blocks
 from extract.model.options import ExtractOptions
 from extract.model.results import Options
-from extract.proofs.rebuild import list_shapes, rebuild_rows
+from extract.proofs.rebuild import list_shapes, rebuild_block
 from extract.search import open_index
 from extract.specs.make import read_spec, read_spec_graph
 from lemur_core.files.atomic import PathLike, check_free
@@ -201,10 +201,8 @@ class LibraryBlock:
         if spec is None or spec.algorithm is None:
             raise UserError(f"{self.id}: its spec does not state what it computes; choose another block")
         with hide_progress():
-            ((_, answer),) = rebuild_rows(self.folder, [spec], jobs=1, unsafe=unsafe_no_sandbox)
-        if answer.error or answer.source is None:
-            raise UserError(f"{self.id}: cannot be rebuilt: {answer.error}")
-        return RebuiltBlock(answer.source, answer.proven, list_shapes(answer), tuple(answer.varied))
+            answer = rebuild_block(self.folder, spec, unsafe=unsafe_no_sandbox)
+        return RebuiltBlock(answer.source or "", answer.proven, list_shapes(answer), tuple(answer.varied))
 
     def trace(self) -> tuple[FolderLink, ...]:
         """Return the steps from the block back to the lines of the release that its code is from."""

@@ -87,7 +87,7 @@ app.add_typer(
 def _root(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Show the version and exit."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="Hide progress; show errors only."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Hide progress and warnings; print results and errors."),
 ) -> None:
     if version:
         print(f"lemur-curator {importlib.metadata.version('lemur-curator')}")

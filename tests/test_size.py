@@ -17,9 +17,9 @@ PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 MOST = {
     "lines of code": 41_986,
     "files of code": 255,
-    "lines of tests and their cases": 42_999,
+    "lines of tests and their cases": 42_998,
     "lines of benchmarks": 4_901,
-    "words of documents": 14_545,
+    "words of documents": 14_715,
     "commands": 26,
     "options": 131,
 }

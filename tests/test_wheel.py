@@ -16,8 +16,6 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[1]
 _HEAVY = ("torch", "torchvision")
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -37,7 +35,17 @@ def run(*command: object, cwd: Path | None = None) -> str:
     return done.stdout
 
 
+def test_every_data_file_is_in_the_wheel() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    globs = [(package.replace(".", "/"), glob) for package, some in declared["package-data"].items() for glob in some]
+    packed = {str(path.relative_to(ROOT)) for folder, glob in globs for path in (ROOT / folder).glob(glob)}
+    packages = [name.rstrip("*") for name in declared["packages"]["find"]["include"] if "." not in name]
+    kept = run("git", "ls-files", *packages, cwd=ROOT).splitlines()
+    assert {name for name in kept if not name.endswith(".py")} <= packed
+
+
 @pytest.mark.network
+@pytest.mark.slow
 def test_another_python_decides_the_same(wheel: Path, real_codes: list[str], tmp_path: Path) -> None:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     python = max(pyenv.glob("3.13.*/bin/python"), default=shutil.which("python3.13"))

@@ -353,7 +353,7 @@ def write_tables(out: Path, records: Records, plan: Mapping[str, Any]) -> None:
         f"# Ablation on {plain(plan['data'])}",
         "",
         *table(_HEAD, [[plain(name), *cells] for name, *cells in _cells(_rows(records))]),
-        f"Accuracy on the {plan['test_images']:,} test images, read once after the last of {some.epochs} epochs on"
+        f"Accuracy on the {plan['test_images']:,} test images, read once after {plural(some.epochs, 'epoch')} on"
         f" {some.train_images:,} images, no test-time augmentation. Differences are paired by seed; intervals after"
         f" Student's t. {plain(some.device)}, {some.precision}, torch {some.torch};"
         f" recipe {code_span(some.recipe_sha256[:12])}.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lemur_core.files.errors import UsageError
-from manifests.options import RUNTIME, Option
+from manifests.options import RUNTIME, Option, check_options
 
 _ROWS, _BALANCE, _RUNS = "Which rows", "Preferences and minimums", "Running networks"
 
@@ -83,11 +83,11 @@ class CurateOptions:
     ] = ()
     lexical_threshold: Annotated[float, Option("Token Jaccard from which two codes are duplicates.")] = 0.90
     structural_threshold: Annotated[float, Option("Fingerprint Jaccard from which two codes are duplicates.")] = 0.95
-    min_per_prefix: Annotated[int, Option("Keep at least N of each prefix.", metavar="N", panel=_BALANCE)] = 0
+    min_per_prefix: Annotated[int, Option("Keep at least N of each prefix.", metavar="N", least=0, panel=_BALANCE)] = 0
     topup_prefix: Annotated[
         Names, Option("Raise this prefix to the top-up number (repeatable).", metavar="P", panel=_BALANCE)
     ] = ()
-    topup_per_prefix: Annotated[int, Option("The top-up number.", metavar="N", panel=_BALANCE)] = 10
+    topup_per_prefix: Annotated[int, Option("The top-up number.", metavar="N", least=0, panel=_BALANCE)] = 10
     upweight: Annotated[
         tuple[tuple[str, float], ...],
         Option("Sampling weight of a prefix (repeatable).", metavar="P:FACTOR", panel=_BALANCE, read=parse_upweight),
@@ -114,8 +114,7 @@ class CurateOptions:
         for option, value in (("lexical", self.lexical_threshold), ("structural", self.structural_threshold)):
             if not 0.5 <= value <= 1:
                 raise UsageError(f"--{option}-threshold {value}: must lie between 0.5 and 1")
-        if self.min_per_prefix < 0 or self.topup_per_prefix < 0:
-            raise UsageError("--min-per-prefix and --topup-per-prefix: must not be negative")
+        check_options(self)
         for option, is_set in (("--unsafe-no-sandbox", self.unsafe_no_sandbox), ("--runtime", bool(self.runtime))):
             if is_set and self.graphs == "off" and not self.chat:
                 raise UsageError(f"{option}: nothing is run with --graph off and no --chat; leave it out")

@@ -116,12 +116,6 @@ def _list_levels(level: Level) -> list[Level]:
     return list(LEVELS[min(LEVELS.index(level), LEVELS.index(VALIDATED)) : LEVELS.index(level) + 1])
 
 
-def _count_shares(title: str, numbers: Mapping[str, int], whole: int, intro: str) -> frame.View:
-    """Return a table of numbers of blocks in this order, each with its share of the whole."""
-    rows = [(what, number, percent(number, whole)) for what, number in numbers.items()] if whole else []
-    return frame.table(title, ["", "blocks", "%"], rows, intro)
-
-
 def _levels(goal: Level, counts: Stated) -> frame.View:
     """Count the blocks at each level, and those that stopped there; levels above the requested one were not tried."""
     rows: list[list[frame.Cell]] = []
@@ -174,7 +168,8 @@ def _running(rows: Sequence[Block], counts: Stated, details: Stated) -> Iterator
         cut, full = (statistics.median(getattr(row, name) or 0 for row in lean) for name in ("lean_lines", "n_lines"))
         intro += f" A lean form has {cut:,g} lines at the median, the same blocks in full have {full:,g}."
         reasons["No lean form"] = Counter(row.lean_error.partition(":")[0] for row in rows if row.lean_error)
-    yield _count_shares("Blocks that run forward", numbers, running, intro)
+    seen = [(what, number, percent(number, running)) for what, number in numbers.items()]
+    yield frame.table("Blocks that run forward", ["", "blocks", "%"], seen, intro)
     yield from (shares(title, ("reason", "blocks"), why, running) for title, why in reasons.items())
 
 
@@ -260,10 +255,12 @@ def extraction_page(folder: Path, manifest: Manifest) -> frame.Page:
 
 
 def _views(folder: Path) -> Iterator[list[frame.View]]:
-    withheld = find_blocked_blocks(folder, read_parts(folder))
+    parts = read_parts(folder)
+    withheld = find_blocked_blocks(folder, parts)
     specs = {spec.block: _describe(spec, withheld=spec.block in withheld) for spec in read_specs(folder)}
     for row in EXTRACTION.rows(folder, Block):
-        yield _detail_views(row, *specs.get(row.block, ("", (), ())), withheld=row.block in withheld)
+        licenses = parts.licenses(row.block, row.license)
+        yield _detail_views(row, licenses, *specs.get(row.block, ("", (), ())), withheld=row.block in withheld)
 
 
 def _describe(spec: Spec, *, withheld: bool) -> tuple[str, Sequence[str], Sequence[Box]]:
@@ -278,14 +275,14 @@ def _describe(spec: Spec, *, withheld: bool) -> tuple[str, Sequence[str], Sequen
 
 
 def _detail_views(
-    row: Block, summary: str, described: Sequence[str], drawn: Sequence[Box], *, withheld: bool
+    row: Block, parts: Iterable[str], summary: str, described: Sequence[str], drawn: Sequence[Box], *, withheld: bool
 ) -> list[frame.View]:
     seen, lines, minimized = read_observed(row), print_call(row, row.lean_code), row.lean_code
     names = [(row.file, row.n_lines)] if row.file else []
     if row.file and minimized is not None:
         names.append((get_minimized_path(row.file), row.lean_lines))
     files = [frame.link(f"{name} ({plural(lines or 0, 'line')})", name) for name, lines in names]
-    facts = [fact for fact in list_facts(row, redact=without_source, local=withheld) if fact[0] not in _APART]
+    facts = [fact for fact in list_facts(row, parts, redact=without_source) if fact[0] not in _APART]
     views = [frame.facts("Block", [("summary", summary), *facts, ("files", files)])]
     if lines:
         views.append(frame.code("How it runs", "\n".join(lines)))

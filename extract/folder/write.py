@@ -207,7 +207,6 @@ def requirements_text(
     """
     by_name = {source.name: source for source in (replacement_source(), *sources)}
     blobs = {name: {file.path: file.blob for file in source.files} for name, source in by_name.items()}
-    runtime = runtime_versions()
     paths_used: dict[str, set[str]] = {}
     blocks = []
     for row in rows:
@@ -217,15 +216,12 @@ def requirements_text(
         for name, path in files:
             paths_used.setdefault(name, set()).add(path)
         blocks.append(_block_entry(row, files, by_name))
+    used = {name: sorted(paths_used[name]) for name in by_name if name in paths_used}
     header: dict[str, Any] = {
         "format": FORMAT,
-        "runtime": runtime,
-        "sources": {name: _source_entry(by_name[name]) for name in by_name if name in paths_used},
-        "files": {
-            name: {path: f"swh:1:cnt:{blobs[name][path]}" for path in sorted(paths_used[name])}
-            for name in by_name
-            if name in paths_used
-        },
+        "runtime": runtime_versions(),
+        "sources": {name: _source_entry(by_name[name]) for name in used},
+        "files": {name: {path: f"swh:1:cnt:{blobs[name][path]}" for path in paths} for name, paths in used.items()},
     }
     lines = [
         f" {json.dumps(key)}: {json.dumps(value, indent=1, ensure_ascii=False)},".replace("\n", "\n ")
@@ -269,13 +265,6 @@ def _block_entry(row: Block, files: _Files, by_name: Mapping[str, PackageSource]
 
 
 def _source_entry(source: PackageSource) -> dict[str, object]:
-    return {
-        "kind": source.kind,
-        "version": source.version or None,
-        "origin": source.origin or None,
-        "swhid": source.swhid,
-        "digest": source.digest,
-        "license": source.license,
-        "permissive": is_permissive(source.license),
-        "packages": sorted(list_packages(source)),
-    }
+    stated = ("kind", "version", "origin", "swhid", "digest", "license")
+    about = {name: getattr(source, name) or None for name in stated}
+    return about | {"permissive": is_permissive(source.license), "packages": sorted(list_packages(source))}

@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,7 @@ from manifests.folders.kinds import EXTRACTION, FolderLink, FoundItem, lines_tex
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import as_records, open_table, read_table
 from manifests.provenance import TABLE, get_minimized_path
-from manifests.provenance.licenses import is_permissive
+from manifests.provenance.licenses import NOASSERTION, combine_licenses, is_permissive
 from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
 from manifests.records import Block, SpecChatRow
 
@@ -200,7 +200,8 @@ def _describe(folder: Path, wanted: str) -> FoundItem:
     needs = next((entry for entry in requirements.blocks if entry.block == row.block), None)
     files = [(source, path) for source, paths in (needs.files if needs else {}).items() for path in paths]
     further = [file for file in files if file != (row.source, row.path)]
-    facts = list_facts(row, needs=needs, further=[" ".join(file) for file in further])
+    parts = [requirements.sources[name].license or NOASSERTION for name in requirements.sources.keys() & {*dict(files)}]
+    facts = list_facts(row, parts, needs=needs, further=[" ".join(file) for file in further])
     shown = [("block", row.block), *facts, ("also", others), ("rebuilds", _describe_rebuilding(folder, row))]
     return FoundItem(
         tuple(_list_links(folder, row, needs, requirements, further, others)),
@@ -273,21 +274,22 @@ def _list_lines(label: str, value: str | Sequence[str] | None) -> Iterator[str]:
 
 def list_facts(
     row: Block,
+    parts: Iterable[str],
     *,
     needs: BlockNeeds | None = None,
     further: Sequence[str] = (),
-    local: bool = False,
     redact: Callable[[str], str] = str,
 ) -> Iterator[Fact]:
     """Yield everything that `lemur show` and the page say of a block, except its code.
 
     Args:
+        parts: the licenses of all sources with code in its closed file.
         needs: the requirements of its file, if they are known.
         further: the files with definitions in it, besides its own.
-        local: a part of it has a license that does not permit redistribution.
         redact: removes what must not be shown from messages.
     """
-    use = "" if is_permissive(row.license) and not local else " (not known to be permissive: for local use)"
+    license_ = combine_licenses([row.license, *parts]) if row.code_sha256 else row.license
+    use = "" if is_permissive(license_) else " (not known to be permissive: for local use)"
     yield "from", f"{row.path}, lines {lines_text(row.start_line, row.end_line)}"
     yield "origin", needs.origin if needs else None
     yield "swhid", (needs and needs.swhid) or row.swhid
@@ -296,7 +298,7 @@ def list_facts(
     yield "not shown", [redact(line) for line in (row.not_shown or "").splitlines()]
     yield "stopped", row.error_kind and f"{row.error_kind}: {redact(row.error or '')}"
     yield "fidelity", row.fidelity and f"{row.fidelity} with the class of the installed package"
-    yield "license", f"{row.license}{use}"
+    yield "license", f"{license_}{use}"
     if row.code is not None:
         requires = needs.requires if needs and "requires" in needs.model_fields_set else row.requires
         yield "requires", ", ".join(requires) or "nothing"
@@ -305,7 +307,7 @@ def list_facts(
         hint = "; printed below is its lean form" if _is_long(row) else ""
         yield "file", f"{row.file} ({plural(row.n_lines or 0, 'line')}){hint}"
     if row.lean_code is not None:
-        under = f", {row.lean_license}" if row.lean_license != row.license else ""
+        under = f", {row.lean_license}" if row.lean_license != license_ else ""
         size = f"{plural(row.lean_lines or 0, 'line')}{under}"
         needed = ", ".join(row.lean_requires) or "nothing"
         yield "lean", f"{get_minimized_path(row.file or '')} ({size}), requires {needed}"

@@ -6,13 +6,13 @@ from typing import Annotated
 from extract.resolve import Policy
 from extract.resolve.distributions import read_confirmed
 from lemur_core.files.pip import check_day
-from manifests.options import MAX_TOKENS, Level, Option
+from manifests.options import MAX_TOKENS, Level, Option, check_options
 
 Names = tuple[str, ...]
 
-_SCOPE = "Scope (nothing is indexed again)"
+SCOPE = "Scope (nothing is indexed again)"
 _CHAT = "Conversations to fine-tune on"
-_UNSAFE = "Run foreign code without the sandbox. Only for code you trust."
+UNSAFE = "Run foreign code without the sandbox. Only for code you trust."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class ExtractOptions:
         unsafe_no_sandbox: run foreign code without the sandbox; only for code that you trust.
 
     Raises:
-        UsageError: if a distribution is not of the form IMPORT=NAME, or `as_of` is not a past day or needs a newer pip.
+        UsageError: if the command would refuse a value, a distribution is not of the form IMPORT=NAME, or `as_of` is
+            not a past day or needs a newer pip.
 
     Example:
         ```python
@@ -49,14 +50,14 @@ class ExtractOptions:
 
     paths: Annotated[
         Names,
-        Option("Only classes in these files or folders (repeatable).", flag="--path", metavar="GLOB", panel=_SCOPE),
+        Option("Only classes in these files or folders (repeatable).", flag="--path", metavar="GLOB", panel=SCOPE),
     ] = ()
     symbols: Annotated[
         Names,
-        Option("Only matching names: '*Attention' (repeatable).", flag="--symbol", metavar="PATTERN", panel=_SCOPE),
+        Option("Only matching names: '*Attention' (repeatable).", flag="--symbol", metavar="PATTERN", panel=SCOPE),
     ] = ()
-    limit: Annotated[int | None, Option("At most N.", metavar="N", least=1, panel=_SCOPE)] = None
-    start_from: Annotated[str | None, Option("Leave out the classes before NAME.", metavar="NAME", panel=_SCOPE)] = None
+    limit: Annotated[int | None, Option("At most N.", metavar="N", least=1, panel=SCOPE)] = None
+    start_from: Annotated[str | None, Option("Leave out the classes before NAME.", metavar="NAME", panel=SCOPE)] = None
     distributions: Annotated[
         Names,
         Option(
@@ -78,9 +79,10 @@ class ExtractOptions:
     chat_max_tokens: Annotated[int, Option("Drop those with more tokens.", metavar="N", least=1, panel=_CHAT)] = (
         MAX_TOKENS
     )
-    unsafe_no_sandbox: Annotated[bool, Option(_UNSAFE)] = False
+    unsafe_no_sandbox: Annotated[bool, Option(UNSAFE)] = False
 
     def __post_init__(self) -> None:
+        check_options(self)
         read_confirmed(self.distributions)
         if self.as_of is not None:
             check_day(self.as_of)

@@ -444,7 +444,7 @@ def _minimize(request: BlockUses, visit: Visit, emitted: Emitted) -> LeanColumns
     """Return the columns of the file to confirm, or why there is none."""
     if isinstance(visit.uses, Failure):
         return one_line(f"does not run again: {visit.uses.error}", _CHARACTERS)
-    if failing := visit.uses.list_failing_modes():
+    if failing := [mode for mode in ("eval", "train") if getattr(visit.uses.cases[0], mode) is None]:
         return f"{' and '.join(failing)} mode fails"
     needed = NAME.findall(str(request.arguments))
     cut = cut_file(request.code, request.name, visit.uses.watched, needed)

@@ -26,7 +26,7 @@ from lemur_core.sandbox.stage import SandboxOptions, SandboxStage, open_sandbox
 from manifests.folders.kinds import EXTRACTION
 from manifests.folders.manifest import read_manifest
 from manifests.provenance.parts import read_requirements
-from manifests.records import Block, Spec, first_fault
+from manifests.records import Spec, first_fault
 
 _MAX_CHARACTERS = 300  # of the reason for a failure
 _ONE_IN = 10  # blocks: a proof shows that the writer is right, not the block
@@ -144,36 +144,32 @@ def make_request(
 # --- from a folder ----------------------------------------------------------------------------------------------------
 
 
-def rebuild_rows(
-    folder: Path, specs: Sequence[Spec], *, jobs: int = 2, unsafe: bool = False
-) -> Iterator[tuple[str, RebuildAnswer]]:
-    """Rebuild blocks of an extraction folder from their specs, and compare them with the originals in it.
+def rebuild_block(folder: Path | None, spec: Spec, *, unsafe: bool = False) -> RebuildAnswer:
+    """Rebuild a block from its spec, and compare it with the original.
 
-    Args: specs: specs with `algorithm`.
-    Raises: UserError if the folder is damaged, or no sandbox is available.
+    Args: folder: an extraction folder with the original, if there is one. spec: with `algorithm`.
+    Raises: UserError if it cannot be rebuilt, the folder is damaged, or no sandbox is available.
     """
-    with EXTRACTION.reading(folder):
-        origins = {name: source.packages for name, source in read_requirements(folder).sources.items()}
-    rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code and row.arguments}
-    codes = {row.name: row.code or "" for row in rows.values()}
-    with releases_of(read_manifest(folder).parameters.get("as_of")):
-        needed = {need for spec in specs if spec.block in rows for need in rows[spec.block].requires}
-        runtime = runtime_for(sorted(needed)).folders
-
-    def read_original(row: Block) -> BlockRun:
-        arguments = json.loads(row.arguments or "")
-        companions = [CompanionCode(name=name, code=codes[name]) for name in _list_names(arguments) if name in codes]
-        origin = [package for package in origins.get(row.source, ()) if package not in PROVIDED]
-        return BlockRun(row.code or "", row.name, origin, list(map(str, runtime)), arguments, companions)
-
-    originals = {spec.block: read_original(rows[spec.block]) for spec in specs if spec.block in rows}
-    requests = {spec.block: _request_of(spec, originals.get(spec.block)) for spec in specs}
-    yield from rebuild_all(requests, jobs=jobs, runtime=runtime, unsafe=unsafe)
-
-
-def _request_of(spec: Spec, original: BlockRun | None) -> SpecRebuild:
+    original, runtime = None, tuple[Path, ...]()
+    if folder is not None:
+        with EXTRACTION.reading(folder):
+            origins = {name: source.packages for name, source in read_requirements(folder).sources.items()}
+        rows = {row.block: row for row in read_blocks(folder, _COLUMNS) if row.code and row.arguments}
+        if (row := rows.get(spec.block)) is not None:
+            with releases_of(read_manifest(folder).parameters.get("as_of")):
+                runtime = tuple(runtime_for(sorted(row.requires)).folders)
+            arguments, codes = json.loads(row.arguments or ""), {row.name: row.code or "" for row in rows.values()}
+            companions = [
+                CompanionCode(name=name, code=codes[name]) for name in _list_names(arguments) if name in codes
+            ]
+            origin = [package for package in origins.get(row.source, ()) if package not in PROVIDED]
+            original = BlockRun(row.code or "", row.name, origin, list(map(str, runtime)), arguments, companions)
     assert spec.algorithm is not None
-    return make_request(spec.block, spec.model_dump(), graphs_in_spec(spec.algorithm), original)
+    request = make_request(spec.block, spec.model_dump(), graphs_in_spec(spec.algorithm), original)
+    ((_, answer),) = rebuild_all({spec.block: request}, jobs=1, runtime=runtime, unsafe=unsafe)
+    if answer.error or answer.source is None:
+        raise UserError(f"{spec.block}: cannot be rebuilt: {answer.error}")
+    return answer
 
 
 def _list_names(arguments: CallsToRun) -> list[str]:
@@ -199,17 +195,12 @@ def rebuild_to(
     # Checked first, because the proof below takes a minute.
     check_new_file(out, force=force)
     spec = _find_spec(folder, wanted)
-    if folder is None:
-        ((block, answer),) = rebuild_all({spec.block: _request_of(spec, None)}, jobs=1, unsafe=unsafe)
-    else:
-        ((block, answer),) = rebuild_rows(folder, [spec], jobs=1, unsafe=unsafe)
-    if answer.error or answer.source is None:
-        raise UserError(f"{block}: cannot be rebuilt: {answer.error}")
-    write_text(out, answer.source)
+    answer = rebuild_block(folder, spec, unsafe=unsafe)
+    write_text(out, answer.source or "")
     if as_json:
         facts = {"rebuilds": answer.rebuilds, "varied": answer.varied, "shapes": answer.shapes, "source": answer.source}
-        return json.dumps({"block": block, "file": str(out), **facts}, sort_keys=True)
-    lines = len(answer.source.splitlines())
+        return json.dumps({"block": spec.block, "file": str(out), **facts}, sort_keys=True)
+    lines = len((answer.source or "").splitlines())
     if not answer.proven:
         return f"{out}: {lines} lines; not proven: {answer.no_original or 'no original here'}"
     calls = plural(len(answer.shapes), "call")

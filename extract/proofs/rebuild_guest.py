@@ -139,7 +139,10 @@ class _Proof:
             except AttemptError as failure:
                 return f"{where}: what was written does not run: {failure.message}"
             if difference := find_difference(theirs, ours, self.rebuilt.mapping, self.tolerance):
-                return f"{where}: {difference}"
+                nodes = self.sized.evaluated.nodes if difference.startswith("gradient of") else ()
+                own = any(node.op == "custom_gradient" for node in nodes)
+                why = "; a spec does not hold the gradients that an autograd function defines" if own else ""
+                return f"{where}: {difference}{why}"
             ran = True
         if ran and list(shapes) not in self.shapes:
             self.shapes.append(list(shapes))

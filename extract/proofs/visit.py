@@ -94,11 +94,6 @@ class Uses:
     signature: Signed
     watched: Watched
 
-    def list_failing_modes(self) -> list[str]:
-        """Return the modes in which the call of the search fails."""
-        own = self.cases[0]
-        return [mode for mode, outputs in (("eval", own.eval), ("train", own.train)) if outputs is None]
-
     def list_sets(self, *, running: bool = False) -> list[CallsToRun]:
         """Return the further arguments, for which both forms must do the same. Args: running: in eval mode."""
         return [call.as_texts() for call in self.cases[1:] if call.eval is not None or not running]

@@ -248,7 +248,7 @@ def _in_all_modes(
     work, own, left = 0, 1, float(_MOST_WORK)
     for number, shapes in enumerate([None, *sizes]):
         # In proportion to the elements of the inputs, so that no run is needed to know it.
-        expected = 2 * work * _count_elements(shapes) / own if shapes is not None else 0.0
+        expected = 2 * work * sum(map(math.prod, shapes)) / own if shapes is not None else 0.0
         if expected > left:
             continue
         left -= expected
@@ -275,10 +275,6 @@ def _in_all_modes(
                 step(f"{mode}, inputs {number}", partial(_forward_backward, module, inputs, note, backward=backward))
             if not number or mode == "train":
                 step(f"state after {mode}, inputs {number}", lambda: _state(module))
-
-
-def _count_elements(shapes: Sequence[Sequence[int]]) -> int:
-    return sum(math.prod(shape) for shape in shapes)
 
 
 def _further_sets(request: BlockUses) -> list[CallsToRun]:

@@ -229,7 +229,7 @@ def select(
         named = (n for n, item in enumerate(chosen) if wanted.start_from in (item.name, item.qualname, item.block))
         position = next(named, None)
         if position is None:
-            near = _near(wanted.start_from, chosen)
+            near = _near(wanted.start_from, chosen) or f"; the first of them is {chosen[0].name}"
             raise UserError(f"--start-from {wanted.start_from}: not among the classes{near}")
         chosen = chosen[position:]
     return Selected(tuple(chosen[: wanted.limit]), missing, others)

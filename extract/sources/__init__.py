@@ -108,7 +108,8 @@ def read_folder(spec: str) -> PackageSource:
     root = root.resolve()
     check_name(root)
     try:
-        paths = list(walk(root))
+        left_out: list[str] = []
+        paths = list(walk(root, lambda *told: left_out.append(_note_left_out(*told))))
         kept, described = keep_paths(paths), [path for path in paths if is_text(path)]
         check_bounds(spec, ((root / path).stat().st_size for path in (*kept, *described)))
         python, texts = ({path: (root / path).read_bytes() for path in group} for group in (kept, described))
@@ -119,15 +120,16 @@ def read_folder(spec: str) -> PackageSource:
         raise UserError(f"{spec}: holds no Python code (tests, docs, examples and benchmarks aside)")
     within = root.name if "__init__.py" in python else ""
     about = {"root": root, "name": root.name or "root", "kind": "folder", "version": "", "origin": ""}
-    return make_source(python, read_facts(texts), within=within, **about)
+    return make_source(python, read_facts(texts), within=within, **about, left_out=tuple(left_out))
 
 
-def _note_left_out(root: Path, path: str, error: OSError) -> None:
+def _note_left_out(root: Path, path: str, error: OSError) -> str:
     advice = "; make it readable if it is needed" if error.errno == errno.EACCES else ""
-    note(f"{root.name}: {path} is left out: {error.strerror}{advice}")
+    note(text := f"{root.name}: {path} is left out: {error.strerror}{advice}")
+    return text
 
 
-def walk(root: Path, tell: Callable[[Path, str, OSError], None] = _note_left_out) -> Iterator[str]:
+def walk(root: Path, tell: Callable[[Path, str, OSError], object] = _note_left_out) -> Iterator[str]:
     """Yield the files below a folder, as paths with forward slashes, without hidden folders and environments.
 
     Links to folders are not followed. Links to files outside are left out, and what cannot be read, and folders that
@@ -142,13 +144,11 @@ def walk(root: Path, tell: Callable[[Path, str, OSError], None] = _note_left_out
             raise error
         tell(root, Path(error.filename).relative_to(root).as_posix(), error)
 
-    def is_aside(name: str) -> bool:
-        return name.startswith(".") or name in _NOT_CODE or name.endswith(".egg-info")
-
     ours: list[str] = []
     for folder, below, names in os.walk(root, onerror=fail):
         # In place: `os.walk` descends into what is left.
-        below[:] = sorted(name for name in below if not is_aside(name))
+        code = (name for name in below if name[0] != "." and name not in _NOT_CODE and not name.endswith(".egg-info"))
+        below[:] = sorted(code)
         if Path(folder) != root and ("pyvenv.cfg" in names or is_ours(Path(folder))):
             ours += [] if "pyvenv.cfg" in names else [Path(folder).relative_to(root).as_posix()]
             below[:] = names[:] = []

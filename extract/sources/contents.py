@@ -64,6 +64,7 @@ class PackageSource:
     exclude: tuple[str, ...] = ()  # prefixes or globs that it excludes from those
     symbols: tuple[str, ...] = ()  # patterns of class names that it selects; () is all
     instead_of: str = ""  # the unreachable source that it replaces, as written in the corpus
+    left_out: tuple[str, ...] = ()  # notes about files of a folder that could not be read, or are elsewhere
 
     def read(self, file: SourceFile) -> bytes:
         """Return the bytes of one file.
@@ -93,7 +94,8 @@ class PackageSource:
 
     def describe(self) -> list[Any]:
         """Return all that results depend on: all fields but the folder, and the files, which the digest covers."""
-        return [getattr(self, field.name) for field in fields(self) if field.name not in ("root", "files")]
+        aside = ("root", "files", "left_out")
+        return [getattr(self, field.name) for field in fields(self) if field.name not in aside]
 
     def in_scope(self, path: str) -> bool:
         """Return whether `paths` and `exclude` select the file of this path."""

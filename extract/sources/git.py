@@ -302,9 +302,7 @@ def run_git(shown: str, repository: Path | None, *arguments: str, stdin: bytes =
 
 def _explain(shown: str, stderr: str) -> UserError:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    message = next(
-        (line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "no reason"
-    )
+    message = next((line for line in lines if line.startswith(("fatal:", "error:"))), (lines or ["no reason"])[-1])
     # A URL may hold a password or token.
     detail = re.sub(r"//[^/@\s]*@", "//", message.removeprefix("fatal:").removeprefix("error:").strip())
     if _UNREACHABLE.search(stderr) and not _ANSWERED.search(stderr):

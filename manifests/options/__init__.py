@@ -10,10 +10,13 @@ with the dataclass that holds what was typed. Nothing slow is imported here: pro
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from lemur_core.files.errors import UsageError
 
 #: The levels of validation that a block can reach, each one including those before it.
 Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
@@ -87,6 +90,24 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {item.name: item.annotation for item in parameters}
     return run
+
+
+def check_options(options: Any) -> None:
+    """Raise UsageError if a field of an options dataclass holds what the command line would refuse."""
+    for name, hint in get_type_hints(type(options), include_extras=True).items():
+        kind, option = _find_option(hint) or (None, Option(""))
+        value, fault, least, most = getattr(options, name), "", option.least, option.most or math.inf
+        if value is None and type(None) in get_args(kind):
+            continue
+        choices = [text for part in (kind, *get_args(kind)) if get_origin(part) is Literal for text in get_args(part)]
+        if choices and value not in choices:
+            fault = f"must be one of {', '.join(choices)}"
+        elif get_origin(kind) is tuple and not isinstance(value, tuple | list):
+            fault = "must be a tuple"
+        elif least is not None and not (isinstance(value, int | float) and least <= value <= most):
+            fault = f"must be at least {least}" + (f" and at most {most}" if option.most else "")
+        if fault:
+            raise UsageError(f"{name}={value!r}: {fault}")
 
 
 def _find_option(hint: Any) -> tuple[Any, Option] | None:

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from lemur_core.files.errors import UsageError, UserError
+from lemur_core.files.errors import UsageError, UserError, near_names
 from lemur_core.files.foreign import check_plain
 from manifests.records import Line, Record, Sha256, first_fault
 
@@ -81,4 +81,7 @@ def load_corpus(name: str) -> Corpus:
     except OSError as error:
         raise UserError(f"{name}: cannot be read: {error.strerror}; name a corpus or a JSON file") from error
     except ValidationError as error:
-        raise UserError(f"{path}: not a corpus: {first_fault(error)}") from None
+        wrong = str((error.errors()[0]["loc"] or ("",))[-1])
+        known = {*Corpus.model_fields, *CorpusSource.model_fields}
+        hint = f"; near keys: {', '.join(near)}" if wrong not in known and (near := near_names(wrong, known)) else ""
+        raise UserError(f"{path}: not a corpus: {first_fault(error)}{hint}") from None

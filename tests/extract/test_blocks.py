@@ -40,7 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         extractions.block(alpha, "Needs", **code_columns("import not_there_at_all\n")),
         extractions.block(alpha, "Raises", **code_columns("raise KeyError('mine')\n")),
     ]
-    extractions.write(base / "out", [*extractions.results(sources), *map(extractions.Result, more)], sources)
+    both = (("alpha@1.0", "alpha/blocks.py"), ("beta@2.0", "beta/blocks.py"))
+    mixed = extractions.Result(extractions.block(alpha, "Mixed"), both)
+    extractions.write(base / "out", [*extractions.results(sources), *map(extractions.Result, more), mixed], sources)
     return base / "out"
 
 
@@ -77,6 +79,7 @@ def test_the_lines_of_a_block(folder: Path) -> None:
     assert lines["with"] == "alpha@1.0 alpha/parts.py"
     assert lines["file"] == "blocks/alpha@1.0/alpha.blocks.Einops.py (7 lines)"
     assert "stopped" not in lines
+    assert any(line.startswith("license   GPL-3.0-only AND MIT (not known") for line in find(folder, "Mixed").lines)
 
 
 def test_how_a_block_runs_and_what_was_seen(folder: Path) -> None:

@@ -16,10 +16,7 @@ from tests.builders.suites import read_files, read_table, write_files
 TEXTS = read_files(__file__, "file_licenses.md")
 NETWORK = TEXTS["NETWORK"]
 RESERVED = "# Copyright (c) OpenMMLab. All rights reserved.\n"
-GPL = (
-    RESERVED
-    + "# This program is free software: you can redistribute it under the terms of the GNU General Public License, version 3\n"
-)
+GPL = f"{RESERVED}# This program is free software: you can redistribute it under the terms of the GNU General Public License, version 3\n"
 #: By path: the text, the class in it, and the license of that class.
 FILES = read_table(__file__, "file_licenses.md", "Files", globals())
 EXPECTED = {name: license_ for _, name, license_ in FILES.values() if name}

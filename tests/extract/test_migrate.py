@@ -63,9 +63,8 @@ def test_the_printed_call_gives_what_the_block_gives(
     folder: Path, place: Path, lemur_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a user types it, by no code of ours."""
-    write_files(
-        place, {"p/__init__.py": "NAME = 'p'\n", "p/pyproject.toml": "[project]\nname = 'p'\nlicense = 'Apache-2.0'\n"}
-    )
+    settings = "[project]\nname = 'p'\nlicense = 'Apache-2.0'\n"
+    write_files(place, {"p/__init__.py": "NAME = 'p'\n", "p/pyproject.toml": settings})
     done = lemur_here("migrate", "Residual", "--in", folder, "--into", "p/se.py", cwd=place)
     assert done.returncode == 0, done.stderr
     head, _, call = done.stdout.partition("call     ")

@@ -36,9 +36,7 @@ def test_shipped_corpora_are_pinned(name: str) -> None:
             if place is not None:
                 assert PINNED.fullmatch(place.source)
                 assert place.digest
-        assert source.alternative is None or source.alternative.source.startswith("git+") != source.source.startswith(
-            "git+"
-        )
+                assert place is source or place.source.startswith("git+") != source.source.startswith("git+")
 
 
 def test_the_paper_has_its_22_repositories() -> None:
@@ -75,21 +73,10 @@ def test_what_is_no_corpus(tmp_path: Path, content: str, said: str) -> None:
     with pytest.raises(UserError, match=said) as raised:
         load_corpus(str(path))
     assert "\n" not in str(raised.value)
-    assert str(path) in str(raised.value)
+    assert str(raised.value).startswith(f"{path}: not a corpus: ")
 
 
 @pytest.mark.parametrize("name", ["papers", "nowhere/mine.json", ""])
 def test_unknown(name: str) -> None:
     with pytest.raises(UserError, match=r"paper, paper-full, quick|is a directory|cannot be read"):
         load_corpus(name)
-
-
-@table(__file__, "corpus.md", "What is no choice of classes", globals())
-def test_what_is_no_choice_of_classes(tmp_path: Path, content: dict[str, Any], said: str) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(UserError) as raised:
-        load_corpus(str(path))
-    assert said in str(raised.value)
-    assert str(raised.value).startswith(f"{path}: not a corpus: ")
-    assert "\n" not in str(raised.value)

@@ -119,6 +119,13 @@ def test_what_is_no_past_day_is_refused(day: str) -> None:
         ExtractOptions(as_of=day)
 
 
+@pytest.mark.parametrize("name", ["limit", "seed", "level", "index", "paths", "chat_max_tokens"])
+def test_a_value_that_the_command_would_refuse_is_refused(name: str) -> None:
+    for value in (-1, "zzz"):
+        with pytest.raises(UsageError, match=f"^{name}={value!r}: must be "):
+            ExtractOptions(**{name: value})
+
+
 def test_an_older_pip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pip-25.3.dist-info").mkdir()
     (tmp_path / "pip-25.3.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 25.3\n")

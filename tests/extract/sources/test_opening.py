@@ -95,9 +95,11 @@ def test_what_cannot_be_read_is_left_out(folder: Path, monkeypatch: Any, capsys:
     (folder / "secret.py").write_text("")
     monkeypatch.setattr(os, "scandir", scan)
     monkeypatch.setattr(os, "access", lambda path, _: path.name != "secret.py")
-    assert list(modules(open_source(str(folder)))) == ["train.py"]
-    noted = "project: {} is left out: Permission denied; make it readable if it is needed\n"
-    assert capsys.readouterr().err == noted.format("secret.py") + noted.format("models")
+    source = open_source(str(folder))
+    assert list(modules(source)) == ["train.py"]
+    noted = "project: {} is left out: Permission denied; make it readable if it is needed"
+    assert source.left_out == (noted.format("secret.py"), noted.format("models"))
+    assert tuple(capsys.readouterr().err.splitlines()) == source.left_out
 
 
 def test_which_word_means_what(
