@@ -21,7 +21,7 @@ from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import as_records, open_table, read_table
 from manifests.provenance import TABLE, get_minimized_path
 from manifests.provenance.licenses import is_permissive
-from manifests.provenance.parts import BlockNeeds, Requirements, read_requirements
+from manifests.provenance.parts import BlockNeeds, Requirements, find_blocked_blocks, read_parts, read_requirements
 from manifests.records import Block, SpecChatRow
 
 _COLUMNS = ("block", "name", "qualname", "source", "level")
@@ -200,7 +200,8 @@ def _describe(folder: Path, wanted: str) -> FoundItem:
     needs = next((entry for entry in requirements.blocks if entry.block == row.block), None)
     files = [(source, path) for source, paths in (needs.files if needs else {}).items() for path in paths]
     further = [file for file in files if file != (row.source, row.path)]
-    facts = list_facts(row, needs=needs, further=[" ".join(file) for file in further])
+    local = needs is not None and row.block in find_blocked_blocks(folder, read_parts(folder))
+    facts = list_facts(row, needs=needs, further=[" ".join(file) for file in further], local=local)
     shown = [("block", row.block), *facts, ("also", others), ("rebuilds", _describe_rebuilding(folder, row))]
     return FoundItem(
         tuple(_list_links(folder, row, needs, requirements, further, others)),
