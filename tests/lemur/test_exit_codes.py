@@ -239,5 +239,5 @@ def test_any_name_of_a_block_finds_it(place: Path) -> None:
     assert len(printed) == len(rows)
     stated = json.loads(CliRunner().invoke(app, ["list", str(extraction), "*Attention", "--json"]).stdout)
     assert {"name", "level", "category", "n_lines", "license"} == stated[0].keys()
-    with pytest.raises(UserError, match=r"Nope: none of the \d+ items of .* has such a name; try '\*Nope\*'"):
-        list_items(extraction, "Nope")
+    with pytest.raises(UserError, match=r"Nope\*: none of the \d+ items of .* has such a name; try '\*Nope\*'"):
+        list_items(extraction, "Nope*")

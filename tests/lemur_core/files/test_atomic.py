@@ -149,6 +149,8 @@ def test_a_folder_with_files_of_others_is_not_replaced(tmp_path: Path) -> None:
         add(name)
     (out / "empty").mkdir()
     check_free(out, force=True)
+    with pytest.raises(UserError, match=f"is inside {out}, which is finished; choose another --out"):
+        check_free(out / "empty" / "sub", force=True)
     for name in ("notes.txt", ".env", "page/notes.js", "data/mine/a.txt", "blocks/__pycache__/b.py", "a.pyc"):
         path = add(name)
         with pytest.raises(UserError) as caught:

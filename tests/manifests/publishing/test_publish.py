@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from huggingface_hub import CommitOperationAdd
@@ -26,6 +27,8 @@ from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests import cli
 from manifests.folders.kinds import Check
+from manifests.folders.manifest import read_manifest
+from manifests.folders.tables import reading
 from manifests.publishing.hub import Hub
 from manifests.publishing.publish import PublishReport, compare, publish
 from tests.builders.fake_hub import FakeHub, File
@@ -117,6 +120,15 @@ def test_private(server: Any, send: Send) -> None:
         with pytest.raises(UserError, match=message):
             send(repo_id=f"owner/{repo_id}", private=True)
         assert len(server.repos[f"owner/{repo_id}"].log) == 1
+
+
+def test_what_may_not_be_read_is_not_called_damaged(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = PermissionError(13, "Permission denied", str(sample / "manifest.json"))
+    with pytest.raises(UserError, match=r"cannot be read: .*json: Permission denied; make"), reading(sample, "sample"):
+        raise denied
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=denied))
+    with pytest.raises(UserError, match=r"manifest.json: cannot be read: Permission denied; make it readable"):
+        read_manifest(sample)
 
 
 def test_branches(send: Send, sample: Path, repo: Any, finished: Finished, read: Read) -> None:
