@@ -97,8 +97,7 @@ def prune(rooms: Iterable[Path]) -> tuple[int, list[str]]:
                 remove_path(find_marker(room))
             else:
                 in_use.append(room.name)
-    after = measure_rooms(rooms)
-    return sum(before[name][0] - after[name][0] for name in before), in_use
+    return sum(size for size, _ in before.values()) - sum(size for size, _ in measure_rooms(rooms).values()), in_use
 
 
 def read_ceiling() -> int | None:

@@ -288,7 +288,7 @@ def list_facts(
         local: a part of it has a license that does not permit redistribution.
         redact: removes what must not be shown from messages.
     """
-    use = "" if is_permissive(row.license) and not local else " (not known to be permissive: for local use)"
+    use = "" if is_permissive(row.license) and not local else " (not all known to be permissive: for local use)"
     yield "from", f"{row.path}, lines {lines_text(row.start_line, row.end_line)}"
     yield "origin", needs.origin if needs else None
     yield "swhid", (needs and needs.swhid) or row.swhid

@@ -303,7 +303,7 @@ def check_ours(folder: Path) -> None:
     if not manifest.keys() >= _KEYS or not isinstance(manifest["outputs"], list):
         why = "has no manifest.json, so lemur did not write it"
         if _MANIFEST in inside:
-            why = "its manifest.json is damaged or another program's, so remove the folder yourself"
+            why = "its manifest.json is unreadable, damaged or another program's, so remove the folder yourself"
         raise UserError(f"{folder}: {why}{', or' if _MANIFEST in inside else ';'} choose another --out")
     listed = {str(item["path"]) for item in manifest["outputs"] if isinstance(item, dict) and "path" in item}
     others = sorted(name for name in inside - listed - {_MANIFEST} if not PAGE.fullmatch(name))

@@ -210,7 +210,7 @@ def read_manifest(folder: PathLike) -> Manifest:
     except NotADirectoryError:
         raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
     except PermissionError as error:
-        raise UserError(f"{path}: cannot be read: {describe(error, path)}; make it readable") from None
+        raise UserError(f"{path}: cannot be read: {describe(error, path)}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not a valid manifest: {describe(error)}; create the folder again") from None
     stated = {name: StatedFacts(f"{path}: {name}", getattr(manifest, name)) for name in _STATED}

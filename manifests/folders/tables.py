@@ -287,7 +287,7 @@ def reading(folder: Path, kind: str) -> Iterator[None]:
     except MissingNameError:
         raise
     except PermissionError as error:
-        raise UserError(f"{folder}: cannot be read: {describe(error)}; make it readable") from error
+        raise UserError(f"{folder}: cannot be read: {describe(error)}") from error
     except CHECK_ERRORS as error:
         again = "run `lemur verify`, or create the folder again"
         raise UserError(f"{folder}: damaged {kind}: {describe(error)}; {again}") from error
@@ -307,7 +307,8 @@ def describe(error: BaseException, path: Path | None = None) -> str:
         return "nested too deeply"
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename not in (None, path, str(path)) else ""
-        return make_visible(f"{where}{error.strerror}", 300)
+        advice = "; make it readable" if isinstance(error, PermissionError) else ""
+        return make_visible(f"{where}{error.strerror}", 300) + advice
     lines = str(error).splitlines() or [""]
     bare = isinstance(error, (LookupError, TypeError, AttributeError, ArithmeticError)) or not lines[0]
     bare = bare and not isinstance(error, pa.ArrowException)

@@ -165,7 +165,7 @@ class PublishReport:
             )
             yield f"withheld  {blocks} of {item['source']} ({item['license']})"
         if any("NOASSERTION" in item["license"] for item in self.withheld):
-            yield "note      NOASSERTION: a source states no known license as a whole; if it is yours, add a LICENSE"
+            yield "note      NOASSERTION: no license is known of the whole source; if it is yours, add a LICENSE"
         yield from (f"note      {text}" for text in self.notes)
 
     def summary(self, *, dry_run: bool) -> str:

@@ -110,7 +110,7 @@ def test_a_folder_and_its_replacement(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sorted(os.listdir(tmp_path)) == ["deep", "empty", "link"]
 
 
-NOT_OURS = "its manifest.json is damaged or another program's, so remove the folder yourself, or choose another --out"
+NOT_OURS = "its manifest.json is unreadable, damaged or another program's, so remove the folder yourself, or choose"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_folder_of_another_program_is_not_replaced(tmp_path: Path, manifest: s
     (tmp_path / "index.js").write_text("precious")
     with pytest.raises(UserError) as caught:
         check_free(tmp_path, force=True)
-    assert str(caught.value) == f"{tmp_path}: {NOT_OURS}"
+    assert str(caught.value) == f"{tmp_path}: {NOT_OURS} another --out"
 
 
 def test_a_folder_with_files_of_others_is_not_replaced(tmp_path: Path) -> None:
