@@ -26,7 +26,7 @@ import lemur.export.cli
 import lemur.synthesis.cli
 import manifests.cli
 import train.cli
-from lemur.rooms import VARIABLE, bound_cache, find_rooms, measure_room, read_ceiling
+from lemur.rooms import VARIABLE, bound_cache, find_rooms, measure_rooms, read_ceiling
 from lemur.rooms import prune as prune_rooms
 from lemur_core.files.atomic import remove_dead
 from lemur_core.files.cache import cache_folder, uses_rooms
@@ -326,7 +326,7 @@ def cache(
     """
     ceiling, chosen = read_ceiling(), find_rooms(rooms or ())
     freed, in_use = 0, list[str]()
-    sizes = {room.name: measure_room(room) for room in chosen}
+    sizes = measure_rooms(chosen)
     if prune:
         freed, in_use = prune_rooms(chosen)
     folder = str(cache_folder())
@@ -387,6 +387,8 @@ def run() -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = f"{error.filename}: " if error.filename else ""
+        if os.access(error.filename or "", os.F_OK) and not os.access(error.filename, os.R_OK):
+            _fail(f"{where}cannot be read: {error.strerror}; make it readable", 1)
         _fail(f"{where}{error.strerror or error}; nothing unfinished was left: free space, or choose another folder", 1)
     return status or 0
 

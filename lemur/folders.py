@@ -109,11 +109,13 @@ def list_items(folder: Path, pattern: str = "*") -> list[ListedItem]:
     if kind is None or not (kind.items or any(table.named for table in kind.tables)):
         raise UserError(f"{folder}: contains {article(manifest.kind)}, which has no items with names")
     with reading(folder, manifest.kind):
-        items = [item for item in kind.list_items(folder) if item.listed]
+        found = list(kind.list_items(folder))
+    items = [item for item in found if item.listed] or found  # of a run without blocks, the run
     folded = pattern.casefold()
     chosen = [item for item in items if any(fnmatchcase(name.casefold(), folded) for name in item.names)]
-    if items and not chosen:
-        raise UserError(f"{pattern}: none of the {len(items):,} items of {folder} has such a name; try '*{pattern}*'")
+    if not chosen and (items or pattern != "*"):
+        near = f"'*{pattern.strip('*')}*'"
+        raise UserError(f"{pattern}: none of the {len(items):,} items of {folder} has such a name; try {near}")
     return chosen
 
 

@@ -25,9 +25,8 @@ def find_page(folder: Path) -> Path:
     # By the path: two folders of one name have two pages.
     target = cache_folder("pages", hashlib.sha256(bytes(folder.resolve())).hexdigest()[:16])
     try:  # twice: what a page lists is read as it is written
-        return (
-            folder / INDEX if has_page(folder, _make_page(folder)) else write_page(folder, _make_page(folder), target)
-        )
+        ours = has_page(folder, _make_page(folder))
+        return folder / INDEX if ours else write_page(folder, _make_page(folder), target)
     except CHECK_ERRORS as error:
         raise UserError(
             f"{folder}: its page cannot be generated: {describe(error)}; `lemur verify` shows what is wrong"

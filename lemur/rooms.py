@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -31,17 +31,29 @@ def find_rooms(names: Sequence[str] = ()) -> list[Path]:
     return [room for room in rooms if not names or room.name in names]
 
 
-def measure_room(room: Path) -> tuple[int, int]:
-    """Return the bytes and the number of the files of a room."""
-    stats = list(_list_stats([room]))
-    return sum(status.st_size for status in stats), len(stats)
+#: The bytes of files by device and inode: a file with several hard links counts once.
+_Sizes = dict[tuple[int, int], int]
 
 
-def list_entries(room: Path) -> Iterator[tuple[float, tuple[Path, ...], int]]:
+def _size(stats: Iterable[os.stat_result]) -> _Sizes:
+    return {(status.st_dev, status.st_ino): status.st_size for status in stats}
+
+
+def measure_rooms(rooms: Iterable[Path]) -> dict[str, tuple[int, int]]:
+    """Return the bytes and the number of the files of each room; a file with links in several counts in the first."""
+    seen, measured = _Sizes(), dict[str, tuple[int, int]]()
+    for room in rooms:
+        files = {file: size for file, size in _size(_list_stats([room])).items() if file not in seen}
+        measured[room.name] = sum(files.values()), len(files)
+        seen |= files
+    return measured
+
+
+def list_entries(room: Path) -> Iterator[tuple[float, tuple[Path, ...], _Sizes]]:
     """Yield what is removed as a whole: a folder, or files with a common stem, such as a database and its journals.
 
-    Returns: seconds since the epoch when one of its files was last read or written, its paths, and its bytes. A file
-        system that does not record reads (`noatime`) knows only when a file was written.
+    Returns: seconds since the epoch when one of its files was last read or written, its paths, and the bytes of its
+        files. A file system that does not record reads (`noatime`) knows only when a file was written.
     """
     groups: dict[tuple[Path, str], list[Path]] = defaultdict(list)
     for path in _descend(room, ROOMS[room.name]):
@@ -50,7 +62,7 @@ def list_entries(room: Path) -> Iterator[tuple[float, tuple[Path, ...], int]]:
     for paths in groups.values():
         stats = list(_list_stats(paths))
         used = max((max(status.st_mtime, status.st_atime) for status in stats), default=0.0)
-        yield used, tuple(paths), sum(status.st_size for status in stats)
+        yield used, tuple(paths), _size(stats)
 
 
 def _descend(folder: Path, levels: int) -> Iterator[Path]:
@@ -77,16 +89,15 @@ def prune(rooms: Iterable[Path]) -> tuple[int, list[str]]:
 
     Returns: the bytes freed, and the names of the rooms that were left, since another command uses them.
     """
-    freed, in_use = 0, []
+    before, in_use = measure_rooms(rooms := list(rooms)), []
     for room in rooms:
         with claim_room(room) as free:
             if free:
-                freed += measure_room(room)[0]
                 remove_path(room)
                 remove_path(find_marker(room))
             else:
                 in_use.append(room.name)
-    return freed, in_use
+    return sum(size for size, _ in before.values()) - sum(size for size, _ in measure_rooms(rooms).values()), in_use
 
 
 def read_ceiling() -> int | None:
@@ -117,10 +128,11 @@ def bound_cache(ceiling: int | None, *, always: bool = False) -> int:
     if ceiling is None or (not always and 0 <= time.time() - measured < _STAMP_SECONDS):
         return 0
     entries = sorted((*entry, room) for room in find_rooms() for entry in list_entries(room))
-    excess, freed = sum(size for _, _, size, _ in entries) - ceiling, 0
+    links = Counter(file for *_, files, _ in entries for file in files)
+    excess, freed = sum({file: size for *_, files, _ in entries for file, size in files.items()}.values()) - ceiling, 0
     with contextlib.ExitStack() as locks:
         claimed: dict[Path, bool] = {}
-        for _, paths, size, room in entries:
+        for _, paths, files, room in entries:
             if freed >= excess:
                 break
             if room not in claimed:
@@ -128,7 +140,8 @@ def bound_cache(ceiling: int | None, *, always: bool = False) -> int:
             if claimed[room]:
                 for path in paths:
                     _remove(path)
-                freed += size
+                links.subtract(files.keys())
+                freed += sum(size for file, size in files.items() if not links[file])
     stamp.touch()
     return freed
 

@@ -41,9 +41,7 @@ def main() -> "NoReturn":
             for number in (signal.SIGINT, signal.SIGTERM):  # nothing is left to remove
                 signal.signal(number, signal.SIG_DFL)
     except Interrupted as interrupted:
-        outcome = "no partial output was written, finished work is cached: run again to resume"
-        if next((word for word in sys.argv[1:] if word[:1] != "-"), "") == "publish":
-            outcome = "a commit may have arrived, whole or not at all: run again to see"
+        outcome = "its output, if any, is whole or absent: run again, what is cached is used"
         print(f"lemur: interrupted; {outcome}", file=sys.stderr)
         status = interrupted.status
     sys.exit(status)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lemur_core.files import Json
-from lemur_core.files.atomic import PathLike, check_writable, write_text
+from lemur_core.files.atomic import PathLike, check_free, write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import code_span, plain, plural, table
 from lemur_core.files.progress import hide_progress, note
@@ -210,7 +210,7 @@ def folder_name(variant: str) -> str:
 def check_study_folder(out: Path, plan: Mapping[str, object], *, force: bool = False) -> None:
     """Raise UserError if `out` cannot be written, or holds anything but a study of this plan (or any, with `force`)."""
     if not out.exists():
-        check_writable(out)
+        check_free(out, force=False)
     if not out.is_dir() or not any(out.iterdir()):
         return
     stored = (out / PLAN).read_text(encoding="utf-8", errors="replace") if (out / PLAN).is_file() else ""

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 import train as package
-from lemur_core.files.atomic import check_new_file, check_writable, write_text
+from lemur_core.files.atomic import check_free, check_new_file, write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import make_visible, plural
 from manifests.options import RUNTIME, takes_options
@@ -141,7 +141,7 @@ def run_(
       lemur train run preact_se --in blocks --data hf://datasets/uoft-cs/cifar10 --out run
     """
     if not out.exists():  # else it may hold this run already
-        check_writable(out)
+        check_free(out, force=False)
     is_file = network.endswith(".py")
     if prm is not None and not is_file:
         raise UsageError("--prm: is for a NET.py; change a recipe's hyperparameters with --set")

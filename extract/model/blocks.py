@@ -289,7 +289,7 @@ def list_facts(
         redact: removes what must not be shown from messages.
     """
     license_ = combine_licenses([row.license, *parts]) if row.code_sha256 else row.license
-    use = "" if is_permissive(license_) else " (not known to be permissive: for local use)"
+    use = "" if is_permissive(license_) else " (not all known to be permissive: for local use)"
     yield "from", f"{row.path}, lines {lines_text(row.start_line, row.end_line)}"
     yield "origin", needs.origin if needs else None
     yield "swhid", (needs and needs.swhid) or row.swhid

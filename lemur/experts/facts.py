@@ -137,7 +137,7 @@ def load_settings(path: Path) -> Settings:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         settings = Settings.model_validate(values, context=path.absolute().parent)
     except (OSError, ValueError) as error:  # the latter of TOML, UTF-8 and values
-        raise UserError(f"{path}: {describe(error)}; pass a TOML file like the one in docs/experts.md") from error
+        raise UserError(f"{path}: {describe(error, path)}; pass a TOML file like the one in docs/experts.md") from error
     if GENERAL in settings.data.domains:
         raise UserError(f"{path}: data.domains: {GENERAL} is reserved for blocks without a domain; choose another name")
     return settings
@@ -208,7 +208,7 @@ def read_questions(path: Path) -> list[Json]:
         asked = [row["question"] for row in rows]
         wrong = [at for at, text in enumerate(asked, start=1) if not isinstance(text, str) or not text.strip()]
     except (*READ_ERRORS, TypeError) as error:
-        raise UserError(f"{path}: {describe(error)}; pass JSON Lines with a `question` each") from error
+        raise UserError(f"{path}: {describe(error, path)}; pass JSON Lines with a `question` each") from error
     if wrong or not rows:
         raise UserError(f"{path}: has no question{f' in line {wrong[0]}' if wrong else ''}")
     return rows

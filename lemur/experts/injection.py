@@ -748,10 +748,11 @@ def answer_questions(folder: Path, questions: Sequence[str]) -> list[Json]:
 
     Raises: UserError if the folder is not finished.
     """
+    path = folder / SETTINGS
     try:
-        settings = Settings.model_validate_json((folder / SETTINGS).read_text(encoding="utf-8"))
+        settings = Settings.model_validate_json(path.read_text(encoding="utf-8"))
     except READ_ERRORS as error:
-        raise UserError(f"{folder / SETTINGS}: {describe(error)}; pass a folder of `lemur experts train`") from error
+        raise UserError(f"{path}: {describe(error, path)}; pass a folder of `lemur experts train`") from error
     workspace = Workspace(settings.model_copy(update={"out": folder}))
     domains: list[str] = read_manifest(folder / "evaluation").parameters["domains"]
     with workspace.alone():

@@ -35,7 +35,7 @@ def export_folder(
     Args:
         out: the folder to write; it is written completely or not at all.
         jobs, unsafe: worker processes that run problems, and whether without the sandbox.
-    Returns: rows by table, blocks or conversations that were left out by reason, and codes withheld for their license.
+    Returns: rows by table, blocks or conversations that were left out by reason, and blocks withheld for their license.
     Raises: UserError if the folder is of another kind or damaged, has nothing to export, or may not be redistributed.
     """
     watch, kind = Stopwatch(), read_manifest(folder).kind
@@ -46,14 +46,13 @@ def export_folder(
     skipped: Counter[str] = Counter()
     try:
         with reading(folder, kind), stage_files(folder) as staged:
-            name, tables = "prompt_completion", dict[str, list[ExportedRow]]()
+            name, tables, left = "prompt_completion", dict[str, list[ExportedRow]](), list[Json]()
             if form == "kernelbench":
-                name = "problems"
+                name, left = "problems", list(staged.withheld)
                 tables["test"] = list(build_problems(folder, staged.files[TABLE], skipped, jobs=jobs, unsafe=unsafe))
             else:
                 for split, row in _read_completions(folder, kind):
                     tables.setdefault(split, []).append(row)
-            withheld = sum(item.get("blocks") or item["codes"] for item in staged.withheld)
     except UserError as error:
         raise UserError(str(error).replace("nothing was published", "nothing was exported")) from error
     number = sum(map(len, tables.values()))
@@ -68,8 +67,8 @@ def export_folder(
             write_tables(part / "data" / name, split, type(rows[0]), values, len(rows))
             write_files(part, rows)
         about: Json = {"parameters": {"format": form}, "parents": [describe_parent(folder)], "counts": counts}
-        EXPORT.finish(part, watch, details={"withheld": list(staged.withheld)}, **about)
-    return {"folder": str(out), **counts, "withheld": withheld}
+        EXPORT.finish(part, watch, details={"withheld": left}, **about)
+    return {"folder": str(out), **counts, "withheld": sum(item["blocks"] for item in left)}
 
 
 def _read_completions(folder: Path, kind: str) -> list[tuple[str, PromptCompletion]]:

@@ -132,8 +132,7 @@ def _check_gradients(task: LearningTask, images: Tensor) -> None:
         weights = [torch.randn(tensor.shape, generator=generator) for tensor in outputs]
         torch.autograd.backward(outputs, weights)  # raises if there are no outputs
     gradients = {name: parameter.grad for name, parameter in sorted(_list_trainable(net, block).items())}
-    missing = [name for name, gradient in gradients.items() if gradient is None]
-    if missing:
+    if missing := [name for name, gradient in gradients.items() if gradient is None]:
         first = f"{', '.join(missing[:4])}: {len(missing)} of {len(gradients)} parameters of {task.name}"
         raise NetError("gradients", f"none reaches {first}")
     for name, gradient in gradients.items():

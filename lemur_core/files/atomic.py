@@ -137,7 +137,7 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
         parent folder cannot be written.
     """
     out = Path(os.path.abspath(out))  # noqa: PTH100 (resolve() would follow a link that --force is to replace)
-    check_free(out, force=force)
+    _check_replaceable(out, force=force)
     part = out.with_name(unfinished_name(out.name))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def atomic_folder(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def _swap(part: Path, out: Path, *, force: bool) -> None:
-    check_free(out, force=force)
+    _check_replaceable(out, force=force)
     older = part.with_suffix(_OLD)
     if force and os.path.lexists(out):  # without --force, `out` is at most an empty folder
         out.rename(older)
@@ -256,9 +256,16 @@ def check_free(out: Path, *, force: bool) -> None:
     """Check, before hours of work, that an output folder can be put in place afterwards.
 
     Args: force: accept a folder that holds only files that lemur wrote.
-    Raises: UserError if `out` cannot be created, is a file, or is a folder with files in it that may not be replaced.
+    Raises: UserError if `out` cannot be created, is in a finished folder, is a file, or is a folder with files in it
+        that may not be replaced.
     """
     check_writable(out)
+    if around := next(filter(is_ours, out.absolute().parents), None):
+        raise UserError(f"{out}: is inside {around}, which is finished; choose another --out")
+    _check_replaceable(out, force=force)
+
+
+def _check_replaceable(out: Path, *, force: bool) -> None:
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir():
@@ -294,8 +301,10 @@ def check_ours(folder: Path) -> None:
         return
     manifest = _read_json(folder / _MANIFEST)
     if not manifest.keys() >= _KEYS or not isinstance(manifest["outputs"], list):
-        kind = "a manifest.json of another program" if _MANIFEST in inside else "no manifest.json"
-        raise UserError(f"{folder}: has {kind}, so lemur did not write it; choose another --out")
+        why = "has no manifest.json, so lemur did not write it"
+        if _MANIFEST in inside:
+            why = "its manifest.json is unreadable, damaged or another program's, so remove the folder yourself"
+        raise UserError(f"{folder}: {why}{', or' if _MANIFEST in inside else ';'} choose another --out")
     listed = {str(item["path"]) for item in manifest["outputs"] if isinstance(item, dict) and "path" in item}
     others = sorted(name for name in inside - listed - {_MANIFEST} if not PAGE.fullmatch(name))
     if others:

@@ -67,11 +67,7 @@ def is_unicode(text: str) -> bool:
     Args: text: a text of any origin; file names that are not UTF-8 contain lone surrogates.
     Returns: False if the text contains a lone surrogate.
     """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def make_visible(text: str, limit: int = 0) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -103,6 +104,15 @@ def download(
     if done.returncode != 0 or not fetched:
         raise _explain(done.stderr, sdists, max_bytes)
     return fetched[0]
+
+
+@cache  # reading a package's metadata takes milliseconds, and a folder is written with a dozen of them, twice
+def find_version(name: str) -> str:
+    """Return the version of an installed distribution, or `not installed`."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def check_day(day: str) -> None:

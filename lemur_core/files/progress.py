@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from lemur_core.files.markdown import make_visible
+from lemur_core.files.markdown import make_visible, plural
 
 _LINE_EVERY_SECONDS = 5.0
 _NAME_CHARACTERS = 60
@@ -138,10 +138,7 @@ def _bar(label: str, total: int | None, unit: str) -> _Shown:
 def _lines(label: str, total: int | None, unit: str) -> _Shown:
     started = last = moved = time.monotonic()
     done = 0
-
-    def name(number: int) -> str:
-        one = unit.removesuffix("es") if unit.endswith("sses") else unit.removesuffix("s")
-        return f"{number:,} {one if number == 1 else unit}"
+    one = unit.removesuffix("es") if unit.endswith("sses") else unit.removesuffix("s")
 
     def advance(count: int, longest: str = "") -> None:
         nonlocal done, last, moved
@@ -151,8 +148,8 @@ def _lines(label: str, total: int | None, unit: str) -> _Shown:
         # The longer nothing happens, the less often a line is printed.
         if now - last >= max(_LINE_EVERY_SECONDS, (now - moved) / 4):
             last = now
-            so_far = name(done) if total is None else f"{done:,} of {name(total)}"
+            so_far = plural(done, one, unit) if total is None else f"{done:,} of {plural(total, one, unit)}"
             note(f"{label}: {so_far}" + (f"; {longest}" if longest else ""))
 
     yield advance, lambda longest: advance(0, longest)
-    note(f"{label}: {name(done)} in {time.monotonic() - started:.1f} s")
+    note(f"{label}: {plural(done, one, unit)} in {time.monotonic() - started:.1f} s")

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextvars import ContextVar
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import resource_tracker
 from typing import Any, ParamSpec, TypeVar
 
 from pebble import CONSTS, ProcessExpired, ProcessPool
 
 from lemur_core.files.errors import RetryableError, UserError
+from lemur_core.files.pip import find_version
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -295,17 +295,10 @@ def _map_on_cluster(
         return results
 
     ahead = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
-    yield from _in_order(chunks, lambda chunk: task.remote(_find_version(), work, chunk), take, ahead)
+    yield from _in_order(chunks, lambda chunk: task.remote(find_version("lemur-curator"), work, chunk), take, ahead)
 
 
 def _work_on_cluster(expected: str, work: Callable[[Item], T], chunk: Sequence[Item]) -> list[T]:
-    if (found := _find_version()) != expected:
+    if (found := find_version("lemur-curator")) != expected:
         raise UserError(f"has lemur-curator {found}, not {expected}; install the same version on all nodes")
     return [work(item) for item in chunk]
-
-
-def _find_version() -> str:
-    try:
-        return version("lemur-curator")
-    except PackageNotFoundError:
-        return "none"

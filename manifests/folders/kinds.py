@@ -579,16 +579,14 @@ def _find_fault(folder: Path, name: str, stated: Output | None, kind: str) -> st
         return "is not in the manifest"
     if is_foreign(kind, name):
         return "is no file of this kind of folder"
-    if sha256_file(path) != stated.sha256:
-        return "differs from its digest"
-    if (size := path.stat().st_size) != stated.bytes:
-        return f"has {size:,} bytes, {stated.bytes:,} are stated"
-    if stated.rows is None:
-        return None
     try:
-        rows = count_rows(path)
+        if sha256_file(path) != stated.sha256:
+            return "differs from its digest"
+        if (size := path.stat().st_size) != stated.bytes:
+            return f"has {size:,} bytes, {stated.bytes:,} are stated"
+        rows = None if stated.rows is None else count_rows(path)
     except READ_ERRORS as error:
-        return f"cannot be read: {describe(error)}"
+        return f"cannot be read: {describe(error, path)}"
     return f"has {rows:,} rows, {stated.rows:,} are stated" if rows != stated.rows else None
 
 

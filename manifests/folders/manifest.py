@@ -4,14 +4,12 @@ Readers use some of the parameters, counts and details that the manifest of each
 missing is one clear line where it is read; what they should be, the writer itself says when `verify` derives them.
 """
 
-import importlib.metadata
 import platform
 import re
 import resource
 import sys
 import time
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, NoReturn
 
@@ -22,6 +20,7 @@ from lemur_core.files import Json
 from lemur_core.files.atomic import PAGE, PathLike, sha256_file, write_text
 from lemur_core.files.errors import UserError
 from lemur_core.files.foreign import check_plain
+from lemur_core.files.pip import find_version
 from manifests.folders.tables import describe, read_bytes
 from manifests.records import Record, Sha256
 
@@ -136,15 +135,7 @@ def package_versions(*more: str) -> dict[str, str]:
     Args: more: names of further distributions.
     Returns: versions by distribution name, `not installed` for a missing one; the first is `python`.
     """
-    return {"python": platform.python_version(), **{name: _find_version(name) for name in (*_VERSIONED, *more)}}
-
-
-@cache  # reading a package's metadata takes milliseconds, and a folder is written with a dozen of them, twice
-def _find_version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    return {"python": platform.python_version(), **{name: find_version(name) for name in (*_VERSIONED, *more)}}
 
 
 def count_rows(path: Path) -> int:
@@ -218,6 +209,8 @@ def read_manifest(folder: PathLike) -> Manifest:
         raise UserError(f"{folder}: no {FILE_NAME}; not a finished lemur folder{more}") from None
     except NotADirectoryError:
         raise UserError(f"{folder}: is a file; give the folder that lemur wrote") from None
+    except PermissionError as error:
+        raise UserError(f"{path}: cannot be read: {describe(error, path)}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not a valid manifest: {describe(error)}; create the folder again") from None
     stated = {name: StatedFacts(f"{path}: {name}", getattr(manifest, name)) for name in _STATED}

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -231,7 +232,7 @@ def write_tables(folder: Path, stem: str, record: type[Record], rows: Iterable[d
     for number in range(files):
         name = f"{stem}-{number:05d}-of-{files:05d}.parquet"
         size = min(ROWS_PER_FILE, count - number * ROWS_PER_FILE)
-        write_table(folder / name, schema, (next(iterator) for _ in range(size)))
+        write_table(folder / name, schema, islice(iterator, size))
 
 
 def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
@@ -256,13 +257,8 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterator[dict[str, object]]
         rows: values by column; a column without a value is null.
     """
     with open_writer(path, schema) as writer:
-        group: list[dict[str, object]] = []
-        for row in rows:
-            group.append(row)
-            if len(group) >= _ROWS_PER_GROUP:
-                writer.write_table(pa.Table.from_pylist(group, schema=schema))
-                group = []
-        if group:  # `datasets` reads files without row groups, but not files with an empty row group
+        # `datasets` reads files without row groups, but not files with an empty row group.
+        while group := list(islice(rows, _ROWS_PER_GROUP)):
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
 
 
@@ -290,15 +286,17 @@ def reading(folder: Path, kind: str) -> Iterator[None]:
         yield
     except MissingNameError:
         raise
+    except PermissionError as error:
+        raise UserError(f"{folder}: cannot be read: {describe(error)}") from error
     except CHECK_ERRORS as error:
         again = "run `lemur verify`, or create the folder again"
         raise UserError(f"{folder}: damaged {kind}: {describe(error)}; {again}") from error
 
 
-def describe(error: BaseException) -> str:
+def describe(error: BaseException, path: Path | None = None) -> str:
     """Describe in one line what is wrong with a file.
 
-    Args: error: one of `CHECK_ERRORS`.
+    Args: error: one of `CHECK_ERRORS`. path: a file that the message names already.
     Returns: its message, visible and not too long; its type too where the message alone says little.
     """
     if isinstance(error, ValidationError):
@@ -307,6 +305,10 @@ def describe(error: BaseException) -> str:
         return str(error)
     if isinstance(error, RecursionError):
         return "nested too deeply"
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename not in (None, path, str(path)) else ""
+        advice = "; make it readable" if isinstance(error, PermissionError) else ""
+        return make_visible(f"{where}{error.strerror}", 300) + advice
     lines = str(error).splitlines() or [""]
     bare = isinstance(error, (LookupError, TypeError, AttributeError, ArithmeticError)) or not lines[0]
     bare = bare and not isinstance(error, pa.ArrowException)

@@ -223,8 +223,7 @@ def license_of_fields(expression: str, field: str, classifiers: Iterable[str]) -
     Returns: an SPDX expression. Several different classifiers decide nothing: they may mean AND or OR.
     """
     for text in (expression, field):
-        known = license_of_field(text)
-        if known != NOASSERTION:
+        if (known := license_of_field(text)) != NOASSERTION:
             return known
     named = {_license_of_classifier(line.rpartition("::")[2].strip()) for line in classifiers} - {NOASSERTION}
     if len(named) == 1:

@@ -28,7 +28,7 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 from lemur_core.files.errors import RetryableError, UsageError, UserError
 
 _TEMPORARY = frozenset({408, 425, 429})
-_LOGIN = "run `hf auth login` with a token that may write there"
+_LOGIN = "run `hf auth login`"
 #: Errors without an answer of the server, of whichever HTTP library this release of the client uses.
 _TRANSPORT = (*(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError), ConnectionError, TimeoutError)
 
@@ -56,7 +56,7 @@ def _translate(what: str, error: Exception, again: str) -> UserError:
     _, truncated, sizes = str(error).partition("Consistency check failed: ")
     broken = truncated or any(isinstance(item, _TRANSPORT) for item in causes)
     if status in _TEMPORARY or (status or 0) >= 500 or (status is None and broken):
-        where = "" if status else "the Hub cannot be reached: "
+        where = f"the Hub answers with status {status}: " if status else "the Hub cannot be reached: "
         if truncated:
             where, detail = "a download ended early: ", sizes.splitlines()[0].rstrip(".")
         return RetryableError(f"{what}: {where}{detail}; run the same command again: {again}")
@@ -67,7 +67,7 @@ def _translate(what: str, error: Exception, again: str) -> UserError:
     elif status == 401:
         detail = f"the Hub does not know who you are; {_LOGIN}"
     elif status == 403:
-        detail = f"no permission to write: {detail}; {_LOGIN}"
+        detail = f"no permission: {detail}; {_LOGIN} with a token that may do this"
     elif status == 412:
         detail = "another commit came in between; run again to compare"
     elif status is not None:

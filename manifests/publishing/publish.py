@@ -164,6 +164,8 @@ class PublishReport:
                 f"the code of {plural(item['blocks'], 'block')}" if "blocks" in item else plural(item["codes"], "code")
             )
             yield f"withheld  {blocks} of {item['source']} ({item['license']})"
+        if any("NOASSERTION" in item["license"] for item in self.withheld):
+            yield "note      NOASSERTION: no license is known of the whole source; if it is yours, add a LICENSE"
         yield from (f"note      {text}" for text in self.notes)
 
     def summary(self, *, dry_run: bool) -> str:

@@ -390,16 +390,14 @@ def check_findings(folder: Path, findings: Sequence[Finding], not_secret: Collec
     refused = [item for item in stop if item.hit.kind == _PATH or item.digest not in not_secret]
     if refused:
         refused.sort(key=lambda item: not item.hit.secret)
-        first, more = refused[0], ""
-        if len(refused) > _FEW:
-            more = f" (and {len(refused) - _FEW:,} more)"
-            for item in refused:
-                note(f"refused   {item}")
-        advice = "create it again without"
-        if first.hit.secret:
+        for item in refused[_FEW:]:
+            note(f"refused   {item}")
+        more = f" (and {len(refused) - _FEW:,} more above)" if refused[_FEW:] else ""
+        advice = "create the folder again without them (for a path, with a relative --source)"
+        if refused[0].hit.secret:
             advice = "revoke the secrets and create the folder again without them"
-        if first.hit.kind != _PATH:
-            advice += f"; for a false positive, such as an example in foreign code: --not-secret {first.digest}"
+        if digests := dict.fromkeys(f" --not-secret {item.digest}" for item in refused if item.hit.kind != _PATH):
+            advice += f"; for false positives, such as examples in foreign code:{''.join(digests)}"
         raise UserError(f"{folder}: {'; '.join(map(str, refused[:_FEW]))}{more}; {advice}")
     left = Counter(item.hit.kind for item in findings if not item.refused)
     many = {_PATH: "absolute paths", _EMAIL: "e-mail addresses"}

@@ -3,8 +3,8 @@
 An extraction folder loses the code and the algorithms of blocks from sources without a permissive license; their rows,
 the other facts of their specs and everything else are kept. A snapshot loses the code and the graphs of networks whose
 license, by column `license`, differs from that of the others and is not permissive; it is refused entirely if the
-license that they share forbids it. So is a training run with such a block: a network without one of its blocks is
-incomplete. Unchanged files are taken from the folder itself, changed ones from a temporary folder.
+license that they share forbids it. So is a synthesis, and a training run with such a block: a network without one of
+its blocks is incomplete. Unchanged files are taken from the folder itself, changed ones from a temporary folder.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -73,7 +74,7 @@ def stage_files(folder: Path, *, page: bool = False) -> Iterator[Staged]:
                     _refuse_blocked_network(folder / item.path)
         elif manifest.kind == "extraction":
             without = find_withheld(folder)
-        elif manifest.kind == "snapshot":
+        elif manifest.kind in ("snapshot", "synthesis"):
             without = _find_blocked_codes(folder, manifest)
     with scratch_folder("publish") as scratch:
         gone: set[str] = set()
@@ -140,18 +141,17 @@ def _refuse_blocked_network(network: Path) -> None:
     for part in parts:
         blocks[part.block].add(part.license)
     own = set(read_head(code).licenses) or (set() if assembled else {NOASSERTION})
-    for block, licenses in (*sorted(blocks.items()), ("", own)):
-        if wrong := " AND ".join(find_blocking_licenses(licenses)):
-            what, advice = f"holds {block}, whose", "assemble the network from other blocks"
-            if not block:
-                what = "its"
-                advice = (
-                    "if the network is yours, state one in it, `# SPDX-License-Identifier: MIT`, and train it again"
-                )
-            raise UserError(
-                f"{network}: {what} license ({wrong}) is not known to permit redistribution; nothing was published:"
-                f" {advice}"
-            )
+    for block, licenses in sorted(blocks.items()):
+        if wrong := find_blocking_licenses(licenses):
+            _refuse(f"{network}: holds {block}, whose license", wrong, "assemble the network from other blocks")
+    if wrong := find_blocking_licenses(own):
+        advice = "if the network is yours, state one in it, `# SPDX-License-Identifier: MIT`, and train it again"
+        _refuse(f"{network}: its license", wrong, advice)
+
+
+def _refuse(what: str, licenses: Sequence[str], advice: str) -> NoReturn:
+    stated = f"{what} ({' AND '.join(licenses)}) is not known to permit redistribution"
+    raise UserError(f"{stated}; nothing was published: {advice}")
 
 
 #: The tables of a snapshot that contain networks, and the columns to empty if a network is withheld.
@@ -165,7 +165,7 @@ _EMPTIED: Mapping[str, Json] = {
 def _find_blocked_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str, str]]:
     """Return source and license of each code of a snapshot that may not be redistributed, by id.
 
-    Raises: UserError if none of the codes may be.
+    Raises: UserError if none of the codes may be; of a synthesis, whose attempts hold codes too, always if any may not.
     """
     shared = str(manifest.details.get("license", NOASSERTION))
     blocked: dict[str, tuple[str, str]] = {}
@@ -178,11 +178,11 @@ def _find_blocked_codes(folder: Path, manifest: Manifest) -> dict[str, tuple[str
             if not is_permissive(licence):
                 source = (row.get("origin") or "").partition("::")[0]
                 blocked[row["id"]] = (source or str(manifest.parameters.get("source", folder.name)), licence)
-    if not is_permissive(shared) and (blocked or not has_license or not all(has_license)):
-        raise UserError(
-            f"{folder}: the license of its codes ({shared}) is not known to permit redistribution; nothing was"
-            " published: where their source states none and you know it, `lemur curate --license SPDX` does"
-        )
+    made = manifest.kind == "synthesis"
+    if not is_permissive(shared) and (made or blocked or not has_license or not all(has_license)):
+        command = "synthesize" if made else "curate"
+        advice = f"where nothing states one and you know it, `lemur {command} --license SPDX` does"
+        _refuse(f"{folder}: the license of its codes", [shared], advice)
     return blocked
 
 

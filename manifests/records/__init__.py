@@ -3,6 +3,7 @@
 What several records state is declared once, with the description that pages and cards print.
 """
 
+import contextlib
 import json
 import types
 import typing
@@ -41,11 +42,9 @@ LEVELS: tuple[Level, ...] = typing.get_args(Level)
 
 
 def _check_object(text: str) -> str:
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         if isinstance(json.loads(text), dict):
             return text
-    except (ValueError, RecursionError):
-        pass
     raise ValueError("must be a JSON object")
 
 

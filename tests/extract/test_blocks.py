@@ -106,7 +106,7 @@ def test_a_block_that_stopped_says_why_else_its_code_follows(folder: Path, capsy
     show_block(folder, "beta::Native")
     told = capsys.readouterr().out
     assert "level     discovered\nstopped   native_op: beta@2.0 beta/blocks.py:7: 'Native_op' is compiled\n" in told
-    assert "license   GPL-3.0-only (not known to be permissive: for local use)\n" in told
+    assert "license   GPL-3.0-only (not all known to be permissive: for local use)\n" in told
     assert "requires" not in told
     assert "local use)\n\nrelease" in told
     show_block(folder, "alpha::Attention")

@@ -335,7 +335,7 @@ def test_interrupted(place: Path, curating: subprocess.Popen[str], number: signa
         if not line.startswith("token sets and fingerprints:")
     ]
     assert curating.returncode == status
-    assert lines == ["lemur: interrupted; no partial output was written, finished work is cached: run again to resume"]
+    assert lines == ["lemur: interrupted; its output, if any, is whole or absent: run again, what is cached is used"]
     assert stdout == ""
     assert leftovers(place) == []
     assert_end(children)

@@ -177,11 +177,10 @@ def test_a_signal_during_a_finalizer_is_not_lost_and_one_after_the_command_silen
 )
 def test_a_signal_while_the_commands_are_imported_is_one_line(imports: int, name: str, status: int) -> None:
     """In the first second, and also if a library is being loaded."""
-    for word, told in (("--version", "no partial output was"), ("publish", "a commit may have arrived, whole or not")):
-        command = [sys.executable, "-P", "-c", TEXTS["_AT_AN_IMPORT"], str(imports), name, word]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
-        assert done.stderr.startswith(f"lemur: interrupted; {told}")
+    command = [sys.executable, "-P", "-c", TEXTS["_AT_AN_IMPORT"], str(imports), name, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
+    assert done.stderr.startswith("lemur: interrupted; its output, if any, is whole or absent: run again")
 
 
 READERS: list[Callable[[Path], Any]] = [
@@ -240,5 +239,5 @@ def test_any_name_of_a_block_finds_it(place: Path) -> None:
     assert len(printed) == len(rows)
     stated = json.loads(CliRunner().invoke(app, ["list", str(extraction), "*Attention", "--json"]).stdout)
     assert {"name", "level", "category", "n_lines", "license"} == stated[0].keys()
-    with pytest.raises(UserError, match=r"Nope: none of the \d+ items of .* has such a name; try '\*Nope\*'"):
-        list_items(extraction, "Nope")
+    with pytest.raises(UserError, match=r"Nope\*: none of the \d+ items of .* has such a name; try '\*Nope\*'"):
+        list_items(extraction, "Nope*")

@@ -66,12 +66,15 @@ def test_doctor_says_what_is_broken_and_ends_with_1(kept: Path, monkeypatch: pyt
 
 
 def test_rooms_are_told_and_pruned(kept: Path) -> None:
+    for twin in ("features/twin", "index/twin"):
+        os.link(kept / "features/old", kept / twin)  # counts once
     told = json.loads(CliRunner().invoke(app, ["cache", "--json"]).stdout)
     assert told["rooms"] == [
         {"name": "features", "size": 2000, "files": 2},
         {"name": "index", "size": 1000, "files": 1},
     ]
-    assert prune(find_rooms(["features"])) == (2000, [])
+    assert bound_cache(2000, always=True) == 1000, "freed with its last link"
+    assert prune(find_rooms(["features"])) == (1000, [])
     assert [room.name for room in find_rooms()] == ["index"]
 
 

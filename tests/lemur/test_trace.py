@@ -17,21 +17,10 @@ from lemur.folders import show
 from lemur_core.files.atomic import sha256_file
 from lemur_core.files.errors import UserError
 from manifests.folders.kinds import FolderLink
-from manifests.folders.manifest import (
-    Input,
-    Parent,
-    describe_parent,
-    read_manifest,
-    write_manifest,
-)
+from manifests.folders.manifest import Input, Parent, describe_parent, read_manifest, write_manifest
 from manifests.folders.tables import write_tables
 from manifests.provenance.swhid import content_swhid
-from manifests.records import (
-    CHAT_ROLES,
-    ChatMessage,
-    ChatRow,
-    SpecChatRow,
-)
+from manifests.records import CHAT_ROLES, ChatMessage, ChatRow, SpecChatRow
 from tests.builders import extractions
 
 ATTENTION = "alpha@1.0::alpha.blocks.Attention"

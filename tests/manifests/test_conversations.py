@@ -2,16 +2,7 @@
 
 import pytest
 
-from manifests.conversations import (
-    Chat,
-    Draft,
-    Skipped,
-    Subject,
-    conversation_id,
-    fence,
-    finish,
-    read_fenced_code,
-)
+from manifests.conversations import Chat, Draft, Skipped, Subject, conversation_id, fence, finish, read_fenced_code
 
 WORDS = " ".join(f"word{number}" for number in range(200))
 KINDS = ("design", "repair")

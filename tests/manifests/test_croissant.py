@@ -45,16 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = extractions.write(base / "out", extractions.results(sources), sources)
     said = [{"role": role, "content": f"as {role}"} for role in CHAT_ROLES]
     place = {"source": "alpha@1.0", "path": "a.py", "start_line": 1, "end_line": 2, "swhid": "x", "license": "MIT"}
+    about = {"messages": said, "task": "write", "block": "a::b", **place, "notice": "n"}
     for number, split in enumerate(("train", "test"), 1):
-        row = {
-            "messages": said,
-            "id": f"{number:064x}",
-            "task": "write",
-            "block": "a::b",
-            **place,
-            "notice": "n",
-            "n_tokens": number,
-        }
+        row = {"id": f"{number:064x}", **about, "n_tokens": number}
         write_tables(base / "out" / "data" / "chat", split, SpecChatRow, [row], 1)
     FACED.write_face(base / "out", made, base / "out")
     return base / "out"

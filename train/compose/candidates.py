@@ -92,7 +92,8 @@ def open_library(folder: Path) -> SlotLibrary:
     for name in (TABLE, _SPECS, REQUIREMENTS):
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{folder}: no {name}; pass a folder written by `lemur extract --out DIR`")
+            what = f"no {name}" if folder.exists() else "no such folder"
+            raise UserError(f"{folder}: {what}; pass a folder written by `lemur extract --out DIR`")
         times.append(path.stat().st_mtime_ns)
     return _read(folder.resolve(), tuple(times))
 

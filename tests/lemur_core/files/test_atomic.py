@@ -110,7 +110,7 @@ def test_a_folder_and_its_replacement(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sorted(os.listdir(tmp_path)) == ["deep", "empty", "link"]
 
 
-NOT_OURS = "has a manifest.json of another program, so lemur did not write it; choose another --out"
+NOT_OURS = "its manifest.json is unreadable, damaged or another program's, so remove the folder yourself, or choose"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_folder_of_another_program_is_not_replaced(tmp_path: Path, manifest: s
     (tmp_path / "index.js").write_text("precious")
     with pytest.raises(UserError) as caught:
         check_free(tmp_path, force=True)
-    assert str(caught.value) == f"{tmp_path}: {NOT_OURS}"
+    assert str(caught.value) == f"{tmp_path}: {NOT_OURS} another --out"
 
 
 def test_a_folder_with_files_of_others_is_not_replaced(tmp_path: Path) -> None:
@@ -149,6 +149,8 @@ def test_a_folder_with_files_of_others_is_not_replaced(tmp_path: Path) -> None:
         add(name)
     (out / "empty").mkdir()
     check_free(out, force=True)
+    with pytest.raises(UserError, match=f"is inside {out}, which is finished; choose another --out"):
+        check_free(out / "empty" / "sub", force=True)
     for name in ("notes.txt", ".env", "page/notes.js", "data/mine/a.txt", "blocks/__pycache__/b.py", "a.pyc"):
         path = add(name)
         with pytest.raises(UserError) as caught:
@@ -285,7 +287,7 @@ def test_a_link_in_the_place_of_what_a_dead_process_left_is_not_followed(tmp_pat
 @pytest.mark.parametrize("force", [False, True])
 def test_a_place_taken_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool) -> None:
     """Two runs side by side fill folders of their own; the first to finish has the place, the other one gets a line."""
-    out, check, rename = tmp_path / "out", lemur_core.files.atomic.check_free, Path.rename
+    out, check, rename = tmp_path / "out", lemur_core.files.atomic._check_replaceable, Path.rename
     with pytest.raises(UserError, match="exists already"):
         replace(out, "one", force=False, last=lambda: replace(out, "two", force=False))
     assert (content(out), os.listdir(tmp_path)) == ("two", ["out"])
@@ -309,7 +311,7 @@ def test_a_place_taken_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(Path, "rename", late)
     else:
         shutil.rmtree(out)
-    monkeypatch.setattr(lemur_core.files.atomic, "check_free", look)
+    monkeypatch.setattr(lemur_core.files.atomic, "_check_replaceable", look)
     with pytest.raises(UserError, match="another run has put its output there"):
         replace(out, "mine", force=force)
     monkeypatch.undo()

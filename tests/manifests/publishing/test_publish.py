@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from huggingface_hub import CommitOperationAdd
@@ -26,6 +27,8 @@ from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
 from manifests import cli
 from manifests.folders.kinds import Check
+from manifests.folders.manifest import read_manifest
+from manifests.folders.tables import reading
 from manifests.publishing.hub import Hub
 from manifests.publishing.publish import PublishReport, compare, publish
 from tests.builders.fake_hub import FakeHub, File
@@ -119,6 +122,15 @@ def test_private(server: Any, send: Send) -> None:
         assert len(server.repos[f"owner/{repo_id}"].log) == 1
 
 
+def test_what_may_not_be_read_is_not_called_damaged(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = PermissionError(13, "Permission denied", str(sample / "manifest.json"))
+    with pytest.raises(UserError, match=r"cannot be read: .*json: Permission denied; make"), reading(sample, "sample"):
+        raise denied
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=denied))
+    with pytest.raises(UserError, match=r"manifest.json: cannot be read: Permission denied; make it readable"):
+        read_manifest(sample)
+
+
 def test_branches(send: Send, sample: Path, repo: Any, finished: Finished, read: Read) -> None:
     before = repo.files()
     repo.tags["v1"] = repo.branches["next"] = repo.branches["main"]
@@ -172,7 +184,7 @@ def test_a_folder_of_another_kind_is_not_replaced(server: Any, send: Send, sampl
     ("rights", "told"),
     [
         (None, "the Hub does not know who you are; run `hf auth login`"),
-        ("read", "no permission to write: You don't have the rights to do this; run `hf auth login`"),
+        ("read", "no permission: You don't have the rights to do this; run `hf auth login` with a token"),
     ],
 )
 @pytest.mark.parametrize("there", [True, False])
@@ -345,10 +357,10 @@ def test_a_dry_run_without_hub(
     assert json.loads(capsys.readouterr().out)["added"] == sorted(read(sample))
     for number in range(5):
         (sample / f"more-{number:02d}.txt").write_text(f"token hf_{ALNUM[:33]}{number}\n")
-    with pytest.raises(UserError, match=r"^.*more-00.txt, .*\(and 2 more\).*$"):
+    with pytest.raises(UserError, match=r"^.*more-00.txt, .*\(and 2 more above\).*:( --not-secret \w{12}){5}$"):
         run_publish(finished(sample), dry_run=True)
     refused = [line.split()[1] for line in capsys.readouterr().err.splitlines() if line.startswith("refused")]
-    assert refused == [f"more-{number:02d}.txt," for number in range(5)]
+    assert refused == ["more-03.txt,", "more-04.txt,"]
 
 
 @pytest.mark.parametrize("answer", ["y\n", "n\n"])

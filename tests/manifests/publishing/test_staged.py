@@ -13,6 +13,7 @@ import pytest
 from extract.folder.page import FACED
 from extract.folder.verify import verify
 from extract.migrate import choose_form
+from extract.model.blocks import find
 from extract.model.results import Result
 from lemur_core.files.errors import UserError
 from manifests.folders.kinds import check_files, check_table
@@ -154,6 +155,7 @@ def test_a_source_that_is_not_known_is_not_permissive(folder: Path) -> None:
     path.write_text(json.dumps(needs))
     with stage_files(folder) as ready:
         assert not [name for name in ready.files if name.startswith("blocks/")]
+    assert any("MIT (not all known to be permissive: for local use)" in line for line in find(folder, "Scale").lines)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"sources": {}}', '{"sources": [], "blocks": []}'])
@@ -169,8 +171,9 @@ def test_other_kinds_are_published_as_they_are(sample: Path) -> None:
         assert ready.withheld == ()
 
 
-def test_a_snapshot_leaves_if_the_licence_of_its_codes_lets_it(sample: Path, finished: Callable[..., Path]) -> None:
-    manifest = read_manifest(finished(sample, "snapshot"))
+@pytest.mark.parametrize("kind", ["snapshot", "synthesis"])
+def test_codes_leave_if_their_licence_lets_them(sample: Path, finished: Callable[..., Path], kind: str) -> None:
+    manifest = read_manifest(finished(sample, kind))
     for stated in ("MIT", "Apache-2.0 AND MIT", "GPL-3.0-only", "NOASSERTION", None):
         details = {"license": stated} if stated else {}
         write_manifest(sample, manifest.model_copy(update={"details": details}))
