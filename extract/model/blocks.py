@@ -200,7 +200,8 @@ def _describe(folder: Path, wanted: str) -> FoundItem:
     needs = next((entry for entry in requirements.blocks if entry.block == row.block), None)
     files = [(source, path) for source, paths in (needs.files if needs else {}).items() for path in paths]
     further = [file for file in files if file != (row.source, row.path)]
-    parts = [requirements.sources[name].license or NOASSERTION for name in requirements.sources.keys() & {*dict(files)}]
+    stated = {name: source.license for name, source in requirements.sources.items()}
+    parts = [stated.get(name) or NOASSERTION for name in dict(files)]
     facts = list_facts(row, parts, needs=needs, further=[" ".join(file) for file in further])
     shown = [("block", row.block), *facts, ("also", others), ("rebuilds", _describe_rebuilding(folder, row))]
     return FoundItem(

@@ -79,7 +79,7 @@ def test_the_lines_of_a_block(folder: Path) -> None:
     assert lines["with"] == "alpha@1.0 alpha/parts.py"
     assert lines["file"] == "blocks/alpha@1.0/alpha.blocks.Einops.py (7 lines)"
     assert "stopped" not in lines
-    assert any(line.startswith("license   GPL-3.0-only AND MIT (not known") for line in find(folder, "Mixed").lines)
+    assert any(line.startswith("license   GPL-3.0-only AND MIT (not all known") for line in find(folder, "Mixed").lines)
 
 
 def test_how_a_block_runs_and_what_was_seen(folder: Path) -> None:
