@@ -15,6 +15,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from lemur_core.files.errors import UsageError
+
 #: The levels of validation that a block can reach, each one including those before it.
 Level = Literal["discovered", "emitted", "parsed", "compiled", "executed", "constructed", "forward", "backward"]
 
@@ -87,6 +89,20 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {item.name: item.annotation for item in parameters}
     return run
+
+
+def check_options(options: Any) -> None:
+    """Raise UsageError if a field of a dataclass is not of its type, none of its choices, or outside its range."""
+    from pydantic import Field, TypeAdapter, ValidationError  # slow
+
+    for name, hint in get_type_hints(type(options), include_extras=True).items():
+        kind, option = _find_option(hint) or (hint, Option(""))
+        checked: Any = Annotated[kind, Field(ge=option.least, le=option.most)]
+        try:
+            TypeAdapter(checked).validate_python(getattr(options, name), strict=get_origin(kind) is not tuple)
+        except ValidationError as error:
+            flag, fault = option.flag or f"--{name.replace('_', '-')}", error.errors()[0]["msg"]
+            raise UsageError(f"{flag} {getattr(options, name)!s:.40}: {fault[0].lower()}{fault[1:]}") from error
 
 
 def _find_option(hint: Any) -> tuple[Any, Option] | None:
