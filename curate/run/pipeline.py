@@ -128,7 +128,7 @@ def describe_assumptions(corpus: LoadedRecords, outcome: CurationOutcome) -> lis
     for code_index, record in zip(traced, rows.select(["task", "dataset", "prm"]).to_pylist(), strict=True):
         task, dataset, prm = complete(record, corpus.codes[code_index])
         used, stated = {"task": task, "dataset": dataset, **prm}, record | read_parameters(record["prm"])
-        own = {name: value for name, value in used.items() if stated.get(name) is None}
+        own = {name: value for name, value in used.items() if stated.get(name) != value}
         usual, assumed = usual + bool(own), assumed | own
     networks = f"{plural(usual, 'kept network')} without a stated task, data set or hyperparameters"
     values = ", ".join(f"{name} {value}" for name, value in assumed.items())
