@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from curate.compute.outcome import STAGES
-from curate.compute.runs import TASK_DATASETS
+from curate.compute.runs import check_task
 from curate.folder.explain import explain
 from curate.folder.novelty import Novelty, NoveltyChecker, describe_novelty
 from curate.folder.novelty import novel as novel  # as it is: the command reads its result
@@ -24,7 +24,7 @@ from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike, check_free
-from lemur_core.files.errors import MissingNameError, UsageError, UserError
+from lemur_core.files.errors import MissingNameError, UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import hide_progress
 from lemur_core.files.workers import on_cluster
@@ -282,8 +282,7 @@ class Snapshot:
             print(novelty.text.name, novelty.text.similarity)
             ```
         """
-        if task not in TASK_DATASETS:
-            raise UsageError(f"task {task}: not known; one of {', '.join(TASK_DATASETS)}")
+        check_task(task, "task")
         return self._checker.check(
             code, graph=graph, task=task, prm=prm, runtime=tuple(runtime), unsafe=unsafe_no_sandbox, jobs=jobs
         )

@@ -54,9 +54,7 @@ def derive(folder: Folder, made: Path) -> Json:
     networks = (row for file in SNAPSHOT.files(path, "networks") for row in iterate_rows(file, ("nn_code",)))
     if details.get("withheld") and not all(row["nn_code"] for row in networks):
         return {}
-    stated = {field.name: manifest.parameters[field.name] for field in fields(CurateOptions)}
-    tuples = {name: tuple(value) for name, value in stated.items() if isinstance(value, list)}
-    options = CurateOptions(**{**stated, **tuples, "upweight": tuple(map(tuple, stated["upweight"]))})
+    options = CurateOptions(**{field.name: manifest.parameters[field.name] for field in fields(CurateOptions)})
     with tempfile.TemporaryDirectory(dir=made) as scratch, CodeFile(Path(scratch) / "codes") as codes:
         corpus = _read_corpus(folder, codes)
         code_of = {id_: code_index for code_index, id_ in enumerate(corpus.ids)}

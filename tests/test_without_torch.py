@@ -114,7 +114,7 @@ def test_folders_are_made_read_checked_and_published(folder: Path, done: dict[st
         assert len(json.loads(done[f"verify {kind} --json"][1])) >= checks
     assert all(len(done[name][1]) > 100 for name in DONE if name.startswith("list"))
     notes = json.loads(done["novel near.py --against snapshot --json"][1])["notes"]
-    assert notes == [f"no file was run, and no graphs are compared: {_ABSENT}"]
+    assert notes == [f"no network was run, and no graphs are compared: {_ABSENT}"]
     for name in DONE[-2:]:
         assert f"note: no network was run, and no graphs are compared: {_ABSENT}" in done[name][1]
 

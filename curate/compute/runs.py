@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lemur_core.files import Json
+from lemur_core.files.errors import UsageError
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Limits, Status
 from lemur_core.sandbox.cached import TRANSIENT, CachedSandbox, describe_failure, workers_within_memory
@@ -222,7 +223,16 @@ TASK_DATASETS = {
     "txt-generation": "wikitext",
 }
 PRM: Json = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "epoch": 1, "transform": "norm_256"}
+
+
+def check_task(task: str, option: str = "--task") -> None:
+    """Raise UsageError for a task that no network of LEMUR has."""
+    if task not in TASK_DATASETS:
+        raise UsageError(f"{option} {task}: not known; one of {', '.join(TASK_DATASETS)}")
+
+
 _NET = re.compile(r"^(?:class|def)\s+Net\b|^Net\s*=", re.MULTILINE)
+_READ = re.compile(r"""\w\[["'](\w+)["']\]""")
 
 
 def read_parameters(prm: str | None) -> Json:
@@ -240,11 +250,16 @@ def read_parameters(prm: str | None) -> Json:
 def complete(record: Mapping[str, str | None], code: str) -> tuple[str | None, str | None, Json]:
     """Return the task, dataset and hyperparameters that a network is run with: its record's, else the usual ones.
 
+    Of a record that states all three the hyperparameters are completed by those alone that the code reads as
+    `prm["NAME"]`: what is read with a default has the value of the record's run.
+
     Args: record: `task`, `dataset` and `prm`, each a text or None.
     Returns: no task if the record states none and the code defines no Net, as LEMUR's contract demands.
     """
     task, dataset, prm = record["task"], record["dataset"], read_parameters(record["prm"])
-    if None not in (task, dataset, record["prm"]) or (task is None and not _NET.search(code)):
+    if task is None and not _NET.search(code):
         return task, dataset, prm
+    if None not in (task, dataset, record["prm"]):
+        return task, dataset, {name: PRM[name] for name in _READ.findall(code) if name in PRM} | prm
     task = task or DEFAULT_TASK
     return task, dataset or TASK_DATASETS.get(task), PRM | prm

@@ -21,9 +21,9 @@ from curate.compute.runs import (
     NetFailure,
     RunRequest,
     build_case,
+    complete,
     open_box,
     read_answer,
-    read_parameters,
 )
 from curate.model.corpus import LoadedRecords
 from curate.model.options import CurateOptions
@@ -129,7 +129,7 @@ def build_chat(
         id_, code, license_ = corpus.ids[code_index], corpus.codes[code_index], outcome.rights.get_license(code_index)
         columns = {"record": id_, "nn": row["nn"] or "", "license": license_}
         subjects[code_index] = Subject(outcome.splits[code_index], columns)
-        prm = read_parameters(row["prm"])
+        row["task"], row["dataset"], prm = complete(row, code)
         case = build_case(row["task"], row["dataset"], prm.get("transform"))
         if outcome.rights.is_blocked(code_index):
             skipped[code_index] = Skipped("license", license_)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from curate.compute.graphs import GraphTrace, NetworkTracer, build_payload, find_candidates
-from curate.compute.runs import DEFAULT_TASK, PRM, TASK_DATASETS, read_parameters
+from curate.compute.runs import DEFAULT_TASK, PRM, TASK_DATASETS, check_task, read_parameters
 from curate.folder.reference_corpus import (
     Computation,
     GraphSimilarity,
@@ -27,9 +27,10 @@ from curate.folder.reference_corpus import (
     build_computation,
 )
 from curate.model.corpus import Features, code_features
+from curate.model.options import read_prm
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
-from lemur_core.files.errors import NoSandboxError, UsageError, UserError
+from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.files.progress import hide_in_thread
@@ -177,11 +178,12 @@ class NoveltyIndex:
         return query
 
     def list_notes(self) -> list[str]:
-        """Return why graphs are not compared with a snapshot, if they are not."""
+        """Return why graphs are not compared with a snapshot or a source, if they are not; blocks never have any."""
         if self.absence is not None:
-            return [f"no file was run, and no graphs are compared: {self.absence}"]
-        without = (corpus.name for corpus in self.corpora if corpus.of_snapshot and not corpus.has_graphs)
-        return [f"{name}: holds no graphs; its networks are compared by text and structure alone" for name in without]
+            return [f"no network was run, and no graphs are compared: {self.absence}"]
+        names = [item.name for item in self.corpora if not item.has_graphs and (item.of_snapshot or not item.manifest)]
+        why = "holds no graphs; its networks are compared by text and structure alone"
+        return [f"{name}: {why}; `lemur curate --graph all` makes a snapshot that holds them" for name in names]
 
     def compare(
         self, queries: Sequence[Query], tracer: NetworkTracer | None, *, untraced: str | None = None
@@ -288,39 +290,39 @@ class NoveltyIndex:
         return repeats
 
 
+#: Whether two codes are equal but for comments and layout, and their similarities by text, structure and graph.
+_Measures = tuple[bool, float, float, GraphSimilarity | None]
+
+
 def _find_nearest_in(query: Query, corpus: ReferenceCorpus) -> Iterator[NovelNeighbor]:
     lexical, structural = (corpus.similar(measure, query.features) for measure in ("lexical", "structural"))
     compared = corpus.compare(query.computation)
     same = np.array([item is not None and item.agreement == "same" for item in compared], bool)
     shares = np.array([-1.0 if item is None else item.share for item in compared])
-    own = np.array([code.id == query.id for code in corpus.codes], bool)
-    # A removed record counts where nothing but its id or its graph leads to it; all do for what has no graph.
+    equal = corpus.find_equal(query.features)
+    lexical[equal] = 1.0
+    # A removed record counts where nothing but its code or its graph leads to it; all do for what has no graph.
     kept = np.array([code.removed_for is None for code in corpus.codes], bool)
-    counts = kept | same | own | (query.computation is None)
-    near = same | own | (lexical >= corpus.lexical) | (structural >= corpus.structural)
+    counts = kept | same | equal | (query.computation is None)
+    near = same | (lexical >= corpus.lexical) | (structural >= corpus.structural)
     chosen = set(np.flatnonzero(counts & near))
     for measure in (lexical, structural, shares):
         candidates = np.where(counts, measure, -1.0)
         best = np.argsort(-candidates, kind="stable")[:NEAREST]
         chosen.update(best[candidates[best] > 0])
     for at in sorted(map(int, chosen)):
-        yield _make_neighbor(query, corpus, corpus.codes[at], float(lexical[at]), float(structural[at]), compared[at])
-    if query.id in corpus.removed and not own.any():
+        measures = bool(equal[at]), float(lexical[at]), float(structural[at]), compared[at]
+        yield _make_neighbor(query, corpus, corpus.codes[at], measures)
+    if query.id in corpus.removed and all(code.id != query.id for code in corpus.codes):
         structure = 1.0 if len(query.features.elements) else 0.0
-        yield _make_neighbor(query, corpus, corpus.removed[query.id], 1.0, structure, None)
+        yield _make_neighbor(query, corpus, corpus.removed[query.id], (True, 1.0, structure, None))
 
 
-def _make_neighbor(
-    query: Query,
-    corpus: ReferenceCorpus,
-    code: ReferenceCode,
-    lexical: float,
-    structural: float,
-    compared: GraphSimilarity | None,
-) -> NovelNeighbor:
+def _make_neighbor(query: Query, corpus: ReferenceCorpus, code: ReferenceCode, measures: _Measures) -> NovelNeighbor:
     """Return a code as a neighbor of a file, with the stages at which it makes the file known."""
+    equal, lexical, structural, compared = measures
     share, agreement, equal_numbers = compared or (None, None, None)
-    may_be_near = not (corpus.keeps_different and agreement == "different")
+    may_be_near = equal or not (corpus.keeps_different and agreement == "different")
     stages = {
         "exact": code.id == query.id,
         "lexical": may_be_near and lexical >= corpus.lexical,
@@ -377,16 +379,15 @@ def novel(
         UserError: A file is not valid Python, or a folder cannot be compared with.
         UsageError: An option is wrong.
     """
-    if task not in TASK_DATASETS:
-        raise UsageError(f"--task {task}: not known; one of {', '.join(TASK_DATASETS)}")
+    check_task(task)
     find_absence(runtime)  # report missing packages before anything runs
-    parameters = None if prm is None else _parse_prm(prm)
+    parameters = read_parameters(read_prm(prm)) if isinstance(prm, str) else dict(prm or {})
     if not isinstance(codes, Mapping):
         codes = {str(path): read_python_file(path, "give a Python file") for path in codes}
     index = NoveltyIndex(folders, jobs=jobs)
     queries = [index.read(name, code) for name, code in codes.items()]  # refuse invalid Python before anything runs
     for query in queries:
-        query.task, query.prm = task, parameters or {}
+        query.task, query.prm = task, parameters
     notes: list[str] = []
     with NetworkTracer(jobs=jobs, unsafe=unsafe, runtime=runtime) as tracer:
         try:
@@ -410,15 +411,6 @@ def novel(
     counts = Counter(entry["verdict"] for entry in entries)
     notes += index.list_notes()
     return {"novel": counts["novel"], "known": counts["known"], "files": entries, "notes": notes}
-
-
-def _parse_prm(text: str | Mapping[str, object]) -> Json:
-    if not isinstance(text, str):
-        return dict(text)
-    parameters = read_parameters(text)
-    if not parameters and text.strip() != "{}":
-        raise UsageError(f"--prm {make_visible(text, 40)}: must be a JSON object, for example '{{\"lr\": 0.01}}'")
-    return parameters
 
 
 def describe_novelty(facts: Json) -> list[str]:

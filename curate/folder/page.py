@@ -339,11 +339,7 @@ def snapshot_page(folder: Path, manifest: Manifest) -> frame.Page:
                 "known" if row.graph else "not known",
                 "pretrained" if row.pretrained else "from scratch",
             ),
-            numbers=(
-                numbers[row.id],
-                None if row.score is None else round(row.score, 4),
-                *sizes.get(row.id, (None, None)),
-            ),
+            numbers=(numbers[row.id], row.score and round(row.score, 4), *sizes.get(row.id, (None, None))),
             further=tuple(duplicate["nn"] or duplicate["id"][:16] for duplicate in compared[row.id]),
         )
         for row in listed
@@ -400,7 +396,7 @@ def _list_views(
     texts |= _pack_codes(SNAPSHOT.rows(folder, NetworkRow, columns, ids=others), shared)
     graphs = _read_graphs(folder, compared.keys() & texts.keys())
     decisions = read_table([folder / "decisions.parquet"], Decision, ("id", "agreement")).drop_null()
-    agreements = dict(zip(decisions["id"].to_pylist(), decisions["agreement"].to_pylist(), strict=True))
+    told = {row["id"]: AGREEMENTS[row["agreement"]] for row in decisions.to_pylist()}
     for row in listed:
         number, removed = numbers[row.id], compared[row.id]
         text = _unpack(texts, row.id)
@@ -419,9 +415,8 @@ def _list_views(
                 " Left: the kept code; right: the removed one."
             )
             captions = (
-                ", ".join(filter(None, (f"{one['stage']} {ratio(one['similarity'])}", AGREEMENTS.get(agreement or ""))))
+                ", ".join([f"{one['stage']} {ratio(one['similarity'])}", *filter(None, [told.get(one["id"])])])
                 for one in removed
-                for agreement in [agreements.get(one["id"])]
             )
             pairs = [(caption, _unpack(texts, one["id"])) for caption, one in zip(captions, removed, strict=True)]
             views.append(frame.versions("Represents", text, pairs, intro))

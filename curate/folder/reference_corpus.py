@@ -77,7 +77,8 @@ class ReferenceCorpus:
     Attributes:
         manifest: of the folder; None for a source.
         of_snapshot: whether the folder is a snapshot.
-        codes: the records that are kept, or the blocks; then records that only their graph removed.
+        codes: the records that are kept, or the blocks; then records that only their graph removed, or, where near
+            texts are kept if their graphs differ, all removed ones.
         removed: all records that were removed as duplicates, by id.
         keeps_different: near texts are kept if their graphs differ beyond widths.
         lexical, structural: the thresholds.
@@ -94,7 +95,7 @@ class ReferenceCorpus:
         self.keeps_different = stated.get("graph") == "keep-different"
         self.codes: list[ReferenceCode] = []
         self.removed: dict[str, ReferenceCode] = {}
-        self._of, self._removed_by_graph = of, list[ReferenceCode]()
+        self._of, self._removed_beside = of, dict[str, ReferenceCode]()
         self.has_graphs = False
         if isinstance(of, RecordSource):
             self._read_features(jobs)
@@ -104,11 +105,9 @@ class ReferenceCorpus:
         self.name = str(of)
         with reading(of, "snapshot" if self.of_snapshot else "extraction"):
             if self.of_snapshot:
-                self.lexical, self.structural = (
-                    float(stated[f"{name}_threshold"]) for name in ("lexical", "structural")
-                )
+                self.lexical, self.structural = stated["lexical_threshold"], stated["structural_threshold"]
                 self.removed, by_graph = _read_removed(of)
-                self._removed_by_graph = [self.removed[id_] for id_ in by_graph]
+                self._removed_beside = self.removed if self.keeps_different else by_graph
             self._read_features(jobs)
             self.has_graphs = graphs and self.of_snapshot and (of / "graphs.parquet").exists()
             self._place_graphs(_load_graphs(of) if self.has_graphs else {})
@@ -119,6 +118,7 @@ class ReferenceCorpus:
         """Return other codes by the rules of this corpus. Args: computations: of those that have a graph, by id."""
         other = copy(self)
         other.name, other.removed, other.codes = "", {}, list(codes)
+        other._trees = pa.chunked_array([[views.tree for views in features]], pa.binary(16))
         other._classes = dict.fromkeys(("lexical", "structural"), np.arange(len(features)))
         other._overlaps = {
             "lexical": OverlapIndex((views.shingles, None) for views in features),
@@ -143,7 +143,7 @@ class ReferenceCorpus:
             for record in SNAPSHOT.rows(self._of, LemurRecord, ("id", "nn", "nn_code", "prm")):
                 if record.nn_code:
                     yield ReferenceCode(record.nn, record.id, record.prm), record.nn_code
-            by_id = {code.id: code for code in self._removed_by_graph}
+            by_id = self._removed_beside
             for network in SNAPSHOT.rows(self._of, NetworkRow, ("id", "nn_code"), ids=by_id.keys()) if by_id else ():
                 if network.nn_code:
                     yield by_id[network.id], network.nn_code
@@ -161,6 +161,7 @@ class ReferenceCorpus:
 
         fill_store(store, read_codes(), jobs)
         table = store.table(digests)
+        self._trees = table.tree_digests
         self._classes = {"lexical": table.shingle_set, "structural": table.fingerprint}
         self._overlaps = {
             "lexical": OverlapIndex((table.shingles(number), None) for number in range(len(table.set_sizes))),
@@ -172,6 +173,10 @@ class ReferenceCorpus:
         own = features.shingles if measure == "lexical" else features.elements
         # Number -1 (no features) picks the last.
         return np.append(self._overlaps[measure].similarities(own), 0.0)[self._classes[measure]]
+
+    def find_equal(self, features: Features) -> npt.NDArray[np.bool_]:
+        """Return which codes differ from another one in comments and layout at most, (codes,)."""
+        return np.array(pc.equal(self._trees, pa.scalar(features.tree, pa.binary(16))).fill_null(False), np.bool_)
 
     def _place_graphs(self, computations: Mapping[str, Computation]) -> None:
         self._graphs = {at: computations[code.id] for at, code in enumerate(self.codes) if code.id in computations}
@@ -255,8 +260,8 @@ def _iter_graph_rows(folder: Path, columns: list[str]) -> Iterator[Json]:
         yield row
 
 
-def _read_removed(folder: Path) -> tuple[dict[str, ReferenceCode], list[str]]:
-    """Return the codes that were removed as duplicates, by id; and the ids of those that their graph removed."""
+def _read_removed(folder: Path) -> tuple[dict[str, ReferenceCode], dict[str, ReferenceCode]]:
+    """Return the codes that were removed as duplicates, by id; and those of them that their graph removed."""
     table = read_table(SNAPSHOT.files(folder, "decisions"), Decision, ("id", "nn", "kept", "stage", "canonical"))
     by_stage = pc.is_in(table["stage"], value_set=pa.array(DUPLICATE_STAGES))
     names = {row["id"]: row["nn"] for row in table.filter(table["kept"]).to_pylist()}
@@ -265,7 +270,7 @@ def _read_removed(folder: Path) -> tuple[dict[str, ReferenceCode], list[str]]:
         row["id"]: ReferenceCode(row["nn"], row["id"], None, names.get(row["canonical"], row["canonical"][:16]))
         for row in rows
     }
-    return codes, list(dict.fromkeys(row["id"] for row in rows if row["stage"] == "graph"))
+    return codes, {row["id"]: codes[row["id"]] for row in rows if row["stage"] == "graph"}
 
 
 def _iter_source(source: RecordSource) -> Iterator[tuple[ReferenceCode, str]]:

@@ -196,7 +196,7 @@ def _check_licenses(snapshot: _VerifiedSnapshot) -> Check:
                 wrong.append(f"{row['nn']}: its license is {expected}, {license_} is stated")
         if snapshot.withheld and is_withheld(expected, shared):
             wrong.append(f"{row['nn']}: its code is here, under {expected}")
-    return check_faults("licenses", wrong, f"of {plural(codes, 'code')}; {blocked:,} are not passed on")
+    return check_faults("licenses", wrong, f"of {plural(codes, 'code')}; {blocked:,} not passed on")
 
 
 def _check_no_near_duplicates(snapshot: _VerifiedSnapshot) -> Check:

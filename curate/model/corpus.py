@@ -180,6 +180,7 @@ class FeatureTable:
 
     problems: dict[int, str]
     tree: IntArray
+    tree_digests: pa.ChunkedArray
     literal: IntArray
     shingle_set: IntArray
     fingerprint: IntArray
@@ -300,6 +301,7 @@ class FeatureStore:
         return FeatureTable(
             problems={at: problem for at, problem in enumerate(columns["problem"]) if problem is not None},
             **classes,
+            tree_digests=rows.column("tree"),
             module=np.array(columns["module"], np.bool_),  # null: False
             family=[family or "" for family in columns["family"]],
             pretrained={at for at, pretrained in enumerate(columns["pretrained"]) if pretrained},

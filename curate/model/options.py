@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lemur_core.files.errors import UsageError
+from lemur_core.files.markdown import make_visible
 from manifests.options import RUNTIME, Option, check_options
 
 _ROWS, _BALANCE, _RUNS = "Which rows", "Preferences and minimums", "Running networks"
@@ -28,7 +29,8 @@ def _read_license(text: str) -> str:
     return parse_expression(text)
 
 
-def _read_prm(text: str) -> str:
+def read_prm(text: str) -> str:
+    """Return hyperparameters as a JSON object with sorted keys. Raises: UsageError for another text."""
     from manifests.records import drop_outcomes  # the records would slow down every --help
 
     try:
@@ -36,7 +38,7 @@ def _read_prm(text: str) -> str:
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
-        raise UsageError(f"--prm {text[:40]}: must be a JSON object, for example '{{\"lr\": 0.01}}'")
+        raise UsageError(f"--prm {make_visible(text, 40)}: must be a JSON object, for example '{{\"lr\": 0.01}}'")
     return json.dumps(drop_outcomes(values), sort_keys=True)
 
 
@@ -75,7 +77,7 @@ class CurateOptions:
     dataset: Annotated[Names, Option("Only rows of this data set (see --task).", metavar="D", panel=_ROWS)] = ()
     metric: Annotated[Names, Option("Only rows of this metric (see --task).", metavar="M", panel=_ROWS)] = ()
     prm: Annotated[
-        str | None, Option("Hyperparameters for a folder's files.", metavar="JSON", panel=_ROWS, read=_read_prm)
+        str | None, Option("Hyperparameters for a folder's files.", metavar="JSON", panel=_ROWS, read=read_prm)
     ] = None
     include: Annotated[Names, Option("Only names with this prefix (repeatable).", metavar="PREFIX", panel=_ROWS)] = ()
     prefer: Annotated[
@@ -83,18 +85,17 @@ class CurateOptions:
     ] = ()
     lexical_threshold: Annotated[float, Option("Token Jaccard from which two codes are duplicates.")] = 0.90
     structural_threshold: Annotated[float, Option("Fingerprint Jaccard from which two codes are duplicates.")] = 0.95
-    min_per_prefix: Annotated[int, Option("Keep at least N of each prefix.", metavar="N", least=0, panel=_BALANCE)] = 0
+    min_per_prefix: Annotated[int, Option("Keep at least N of each prefix.", least=0, panel=_BALANCE)] = 0
     topup_prefix: Annotated[
         Names, Option("Raise this prefix to the top-up number (repeatable).", metavar="P", panel=_BALANCE)
     ] = ()
-    topup_per_prefix: Annotated[int, Option("The top-up number.", metavar="N", least=0, panel=_BALANCE)] = 10
+    topup_per_prefix: Annotated[int, Option("The top-up number.", least=0, panel=_BALANCE)] = 10
     upweight: Annotated[
         tuple[tuple[str, float], ...],
         Option("Sampling weight of a prefix (repeatable).", metavar="P:FACTOR", panel=_BALANCE, read=parse_upweight),
     ] = ()
     graph: Annotated[
-        Graphs | None,
-        Option("Codes whose computations to compare, in a sandbox; default survivors.", panel=_RUNS),
+        Graphs | None, Option("Codes whose computations to compare, in a sandbox; default survivors.", panel=_RUNS)
     ] = None
     seed: Annotated[int, Option("The seed of the splits and, with --chat, of the faults.", least=0)] = 42
     require_runs: Annotated[bool, Option("Keep only networks that run.", panel=_RUNS)] = False
@@ -102,19 +103,17 @@ class CurateOptions:
     unsafe_no_sandbox: Annotated[
         bool, Option("Run networks without a sandbox. Only for code you trust.", panel=_RUNS)
     ] = False
-    chat: Annotated[bool, Option("Make fine-tuning conversations; runs kept networks in a sandbox.", panel=_RUNS)] = (
-        False
-    )
+    chat: Annotated[bool, Option("Make fine-tuning conversations; runs kept codes in a sandbox.", panel=_RUNS)] = False
     license: Annotated[
         str | None,
         Option("The license of codes whose source states none: MIT, ...", metavar="SPDX", read=_read_license),
     ] = None
 
     def __post_init__(self) -> None:
+        check_options(self)
         for option, value in (("lexical", self.lexical_threshold), ("structural", self.structural_threshold)):
             if not 0.5 <= value <= 1:
                 raise UsageError(f"--{option}-threshold {value}: must lie between 0.5 and 1")
-        check_options(self)
         for option, is_set in (("--unsafe-no-sandbox", self.unsafe_no_sandbox), ("--runtime", bool(self.runtime))):
             if is_set and self.graphs == "off" and not self.chat:
                 raise UsageError(f"{option}: nothing is run with --graph off and no --chat; leave it out")

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from curate.compute.graphs import GraphTracer
 from curate.compute.outcome import CurationOutcome, count_decisions
-from curate.compute.runs import DEFAULT_TASK, PRM, TASK_DATASETS
+from curate.compute.runs import complete, read_parameters
 from curate.folder.chat import build_chat
 from curate.folder.page import FACED
 from curate.folder.snapshot import write_snapshot_tables
@@ -116,17 +116,23 @@ def decide(
 
 
 def describe_assumptions(corpus: LoadedRecords, outcome: CurationOutcome) -> list[str]:
-    """Return a sentence on what was assumed to run the kept networks; none if nothing was."""
+    """Return a sentence on what was assumed to run the kept networks, or why none was traced; none if all is stated."""
     traces = outcome.graphs or {}
-    traced = (index for index in outcome.kept if index in traces and traces[index].error is None)
+    errors = [(traces[index].error, index) for index in outcome.kept if index in traces]
+    traced = [index for error, index in errors if error is None]
+    if errors and not traced:
+        (error, count), *_ = Counter(error for error, _ in errors).most_common(1)
+        return [f"none of {plural(len(errors), 'kept network')} could be traced; {count:,} by {error}"]
     rows = corpus.rows.take(pa.array([outcome.representatives[code_index] for code_index in traced], pa.int64()))
-    usual = sum(None in record.values() for record in rows.select(["task", "dataset", "prm"]).to_pylist())
-    values = ", ".join(f"{name} {value}" for name, value in PRM.items())
-    note = (
-        f"{plural(usual, 'kept network')} without a stated task, data set or hyperparameters, traced with the usual"
-        f" ones: {DEFAULT_TASK} on {TASK_DATASETS[DEFAULT_TASK]}, {values}"
-    )
-    return [note] if usual else []
+    usual, assumed = 0, dict[str, object]()
+    for code_index, record in zip(traced, rows.select(["task", "dataset", "prm"]).to_pylist(), strict=True):
+        task, dataset, prm = complete(record, corpus.codes[code_index])
+        used, stated = {"task": task, "dataset": dataset, **prm}, record | read_parameters(record["prm"])
+        own = {name: value for name, value in used.items() if stated.get(name) != value}
+        usual, assumed = usual + bool(own), assumed | own
+    networks = f"{plural(usual, 'kept network')} without a stated task, data set or hyperparameters"
+    values = ", ".join(f"{name} {value}" for name, value in assumed.items())
+    return [f"{networks}, traced with the usual ones: {values}"] if usual else []
 
 
 def _check_some_left(corpus: LoadedRecords, outcome: CurationOutcome) -> None:

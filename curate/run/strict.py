@@ -172,14 +172,13 @@ def select_with_support(
     )
     wanted = [("minimum", "prefix", text, options.min_per_prefix) for text in named if options.min_per_prefix]
     wanted += [("top-up", "topup", text, options.topup_per_prefix) for text in options.topup_prefix]
+    wanted += [("preference", "", text, 0) for text in options.prefer]  # that they have records is all that is asked
+    wanted += [("weight", "", text, 0) for text, _ in options.upweight]
 
-    def list_members(text: str) -> list[int]:
-        names = records.names
-        return [code_index for code_index in records.order if matching_prefix(names[code_index], [text]) is not None]
-
-    supports = [
-        _Support(f"{what} of prefix {text}", kind, minimum, list_members(text)) for what, kind, text, minimum in wanted
-    ]
+    supports = []
+    for what, kind, text, minimum in wanted:
+        own = [index for index in records.order if matching_prefix(records.names[index], [text]) is not None]
+        supports.append(_Support(f"{what} of prefix {text}", kind, minimum, own))
 
     def count(support: _Support) -> int:
         return sum(verdicts[code_index].kept for code_index in support.members)
@@ -204,10 +203,11 @@ def select_with_support(
         for code_index in heads.get(support.label, ()):
             if verdicts[code_index].kept and not first[code_index].kept:
                 rescued.setdefault(code_index, support.kind)
-        if (number := count(support)) < support.minimum:
+        if (number := count(support)) < support.minimum or not support.members:
             near = f"its {len(support.members):,} records are near-duplicates of each other or of other records"
             why = near if support.members else "it has no records"
-            shortfalls.append(f"{support.label}: {number} kept, {support.minimum} required; {why}")
+            counted = f"{number} kept, {support.minimum} required; " if support.minimum else ""
+            shortfalls.append(f"{support.label}: {counted}{why}")
     return verdicts, rescued, shortfalls
 
 

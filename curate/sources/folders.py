@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from curate.compute.runs import DEFAULT_TASK, check_task
 from curate.sources.rows import (
     COLUMNS,
     MAX_RECORD_BYTES,
@@ -119,7 +120,8 @@ class PythonFolder(FolderSource):
     def read_rows(self) -> Iterator[SourceRow]:
         """Yield a row for each file, or for each evaluation of it that the table states.
 
-        Raises: UserError if a folder cannot be listed, or the table cannot be read.
+        Raises: UserError if a folder cannot be listed, or the table cannot be read; UsageError if there is none, and
+            the stated task is not known.
         """
         evaluations: dict[str, list[SourceRow]] = defaultdict(list)
         if (table := self._find_table()) is not None:
@@ -127,6 +129,8 @@ class PythonFolder(FolderSource):
                 for row in batch.select([name for name in COLUMNS if name != "nn_code"]).to_pylist():
                     name = row.pop("nn").removesuffix(".py")
                     evaluations[name].append({name: value for name, value in row.items() if value is not None})
+        else:
+            check_task(self._stated.get("task", DEFAULT_TASK))
         for path in self.files():
             row = self._read_file(path)
             for evaluation in evaluations.pop(row["nn"], None) or [{}]:

@@ -242,10 +242,8 @@ class RowSource(RecordSource):
             raise UserError(f"{self.where}: holds no rows; name a SOURCE that does")
         if unread and not self._told:
             self._told = True
-            note(
-                f"{self.where}: {first}"
-                + (f"; {plural(unread - 1, 'more value')} cannot be read either" if unread > 1 else "")
-            )
+            more = f"; {plural(unread - 1, 'more value')} cannot be read either" if unread > 1 else ""
+            note(f"{self.where}: {first}{more}")
         yield to_batch(held)
 
 

@@ -94,7 +94,7 @@ class Network(GatedFile):
 def inspect_network(item: tuple[str, bytes]) -> Network:
     """Check the file of a network. Args: item: its path and bytes."""
     path, data = item
-    network = Network(path, "network", list(_find_secrets(data)))
+    network = Network(path, "network", _find_secrets(data))
     refuse = partial(network.findings.insert, 0)
     if len(data) > MAX_CODE_BYTES:
         refuse(Refusal("contract", f"has more than {MAX_CODE_BYTES:,} bytes"))
@@ -125,9 +125,8 @@ def inspect_network(item: tuple[str, bytes]) -> Network:
     return network
 
 
-def _find_secrets(data: bytes) -> Iterator[Refusal]:
-    for hit in find_hits(data):
-        yield Refusal("secret", f"{hit.kind}; revoke it, and take it out", hit.line)
+def _find_secrets(data: bytes) -> list[Refusal]:
+    return [Refusal("secret", f"{hit.kind}; revoke it, and take it out", hit.line) for hit in find_hits(data)]
 
 
 def _read_supported(tree: ast.Module) -> tuple[str, ...]:
@@ -166,7 +165,7 @@ def read_statistics(path: str, data: bytes, find_needed: Callable[[str], tuple[s
     Args: find_needed: returns the hyperparameters that a network needs, by its name; None if there is no such network.
     """
     folder, epoch = _match_statistics(path)
-    file, parts = Statistics(path, "statistics", list(_find_secrets(data))), folder.split("_")
+    file, parts = Statistics(path, "statistics", _find_secrets(data)), folder.split("_")
     needed: tuple[str, ...] | None = ()
     faults = []
     if len(parts) != 4 or not all(parts):

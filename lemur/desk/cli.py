@@ -35,6 +35,7 @@ def gate(
     runtime: Annotated[tuple[str, ...], RUNTIME] = (),
     jobs: JobsOption = None,
     unsafe_no_sandbox: UnsafeOption = False,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a contribution to LEMUR. Exit 0: all files pass; 3: one is refused; 1: failed.
@@ -43,11 +44,11 @@ def gate(
       lemur gate origin/main..HEAD
       lemur gate new/ --against snapshot --sarif findings.sarif
     """
-    from lemur.desk.gate import build_json, build_sarif, build_table
+    from lemur.desk.gate import build_json, build_sarif, build_table, is_sarif
     from lemur.desk.gate import gate as check  # loads the networks
 
     if sarif is not None:
-        check_new_file(sarif, "--sarif", force=True)
+        check_new_file(sarif, "--sarif", force=force or is_sarif(sarif))
     report = check(
         paths,
         against=against or ("lemur",),

@@ -177,11 +177,9 @@ def diff(before: PathLike, after: PathLike, *, progress: bool = False) -> Differ
     for name, other in former.items():  # all results of any other network are new
         changes += _compare_results(name, other if other != name else None, old.runs[other], new.runs[name])
     prefixes: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for column, names in (("before", old.codes), ("after", new.codes)):
-        for name in names:
-            prefixes[get_prefix(name)][column] += 1
-    for change in changes:
-        prefixes[get_prefix(change.nn)][change.change] += 1
+    found = [("before", name) for name in old.codes] + [("after", name) for name in new.codes]
+    for column, name in found + [(change.change, change.nn) for change in changes]:
+        prefixes[get_prefix(name)][column] += 1
     changes.sort(key=lambda one: (list(KINDS).index(one.change), one.nn, *map(str, one[2:6])))
     totals = {
         "networks": (len(old.codes), len(new.codes)),

@@ -109,8 +109,7 @@ def gate(
         find_absence(runtime)  # report missing packages before anything runs
         given = [paths] if isinstance(paths, str | os.PathLike) else paths
         contribution = read_contribution([os.fspath(path) for path in given])
-        names = [os.fspath(name) for name in against]
-        references = [_open_reference(name) for name in names]
+        references = [_open_reference(os.fspath(name)) for name in against]
         if not (contribution.networks or contribution.statistics or contribution.links):
             kinds = "networks (.py files) or statistics (stat/train/TASK_DATASET_METRIC_NAME/EPOCH.json)"
             note = f"nothing to check: no {kinds} among {plural(len(contribution.others), 'file')}"
@@ -149,14 +148,7 @@ def gate(
                 repeats = f"{earlier.how}, of these files ({_describe_similarity(earlier)})"
                 files[passing[number].name].findings.append(Refusal("new", repeats))
 
-        notes = [
-            f"{name}: holds no graphs; its networks are compared by text and structure alone;"
-            " `lemur curate --graph all` makes a snapshot that holds them"
-            for name, corpus in zip(names, index.corpora, strict=True)
-            if not (corpus.has_graphs or index.absence)
-        ]
-        if index.absence is not None:
-            notes.append(f"no network was run, and no graphs are compared: {index.absence}")
+        notes = index.list_notes()
         missing = [novelty.trace.missing for novelty in novelties if option_for(novelty.trace.missing)]
         if missing:
             lacking = f"{plural(len(missing), 'network')} not run, for want of {', '.join(sorted(set(missing)))}"
@@ -164,10 +156,8 @@ def gate(
         if unchecked := [file.path for file in networks if file.certificate and not certificates.get(file.path)]:
             shown = unchecked[0] + (f" and {len(unchecked) - 1:,} more" if len(unchecked) > 1 else "")
             notes.append(f"{shown}: certificate, not checked: the digits are not the MD5 of the code, as up to 2.2.11")
-        if contribution.others:
-            notes.append(
-                f"neither networks nor statistics, and not checked: {plural(len(contribution.others), 'file')}"
-            )
+        if others := len(contribution.others):
+            notes.append(f"neither networks nor statistics, and not checked: {plural(others, 'file')}")
         return GateReport(tuple(files.values()), tuple(notes))
 
 
@@ -289,6 +279,11 @@ def build_json(report: GateReport) -> Json:
         for file in report.files
     ]
     return {"passed": report.passed, "coverage": report.coverage, "files": files, "notes": list(report.notes)}
+
+
+def is_sarif(path: Path) -> bool:
+    """Return True if a file holds findings as `build_sarif` returns them."""
+    return path.is_file() and f'"$schema": "{_SCHEMA}"'.encode() in path.read_bytes()
 
 
 def build_sarif(report: GateReport) -> Json:

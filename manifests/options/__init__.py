@@ -93,21 +93,17 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_options(options: Any) -> None:
-    """Raise UsageError if a field of an options dataclass holds what the command line would refuse."""
+    """Raise UsageError if a field of a dataclass is not of its type, none of its choices, or outside its range."""
+    from pydantic import Field, TypeAdapter, ValidationError  # slow
+
     for name, hint in get_type_hints(type(options), include_extras=True).items():
-        kind, option = _find_option(hint) or (None, Option(""))
-        value, fault, least, most = getattr(options, name), "", option.least, option.most or math.inf
-        if value is None and type(None) in get_args(kind):
-            continue
-        choices = [text for part in (kind, *get_args(kind)) if get_origin(part) is Literal for text in get_args(part)]
-        if choices and value not in choices:
-            fault = f"must be one of {', '.join(choices)}"
-        elif get_origin(kind) is tuple and not isinstance(value, tuple | list):
-            fault = "must be a tuple"
-        elif least is not None and not (isinstance(value, int | float) and least <= value <= most):
-            fault = f"must be at least {least}" + (f" and at most {most}" if option.most else "")
-        if fault:
-            raise UsageError(f"{name}={value!r}: {fault}")
+        kind, option = _find_option(hint) or (hint, Option(""))
+        checked: Any = Annotated[kind, Field(ge=option.least, le=option.most)]
+        try:
+            TypeAdapter(checked).validate_python(getattr(options, name), strict=get_origin(kind) is not tuple)
+        except ValidationError as error:
+            flag, fault = option.flag or f"--{name.replace('_', '-')}", error.errors()[0]["msg"]
+            raise UsageError(f"{flag} {getattr(options, name)!s:.40}: {fault[0].lower()}{fault[1:]}") from error
 
 
 def _find_option(hint: Any) -> tuple[Any, Option] | None:

@@ -172,6 +172,7 @@ def test_options_and_what_they_left_out_are_told(run: Run) -> None:
     text = report_of(run(small_corpus(), min_per_prefix=1, prefer=("ga", "nowhere")))
     assert "- prefer: ga, nowhere\n" in text
     assert "Not everything could be done as asked:\n\n- minimum of prefix nowhere: 0 kept, 1 required" in text
+    assert "\n- preference of prefix nowhere: it has no records\n" in text
     folder = run(small_corpus(), "ga", include=("ga",))
     assert " (include: ga left out " in (folder / "README.md").read_text()
     stages = Counter(item["stage"] for item in pq.read_table(folder / "decisions.parquet").to_pylist())

@@ -134,7 +134,7 @@ def register(
 
 def _read_run(folder: Path) -> tuple[Path, str, str, dict[int, Json]] | str:
     """Return folder, prefix, code and trials of a run, or the reason why it is refused: changed files are one."""
-    if (folder / FILE_NAME).is_file():
+    if (folder / FILE_NAME).is_file() and (folder / NET).is_file():
         wrong = next((check for check in verify(folder) if not check.ok), None)
         if wrong is not None:
             return f"{folder}: {wrong.name}: {wrong.detail}; it was changed after training: train it again"
