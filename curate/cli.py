@@ -74,7 +74,8 @@ def novel(
         list[Path], typer.Argument(metavar="FILE", help="Python files, each a LEMUR network or a module.")
     ],
     against: Annotated[
-        list[Path], typer.Option("--against", metavar="DIR", help="A snapshot or an extraction (repeatable).")
+        list[str],
+        typer.Option("--against", metavar="DIR", help="A snapshot, an extraction, or lemur[@VERSION] (repeatable)."),
     ],
     task: Annotated[str, typer.Option(help="Whose inputs the networks are traced with.")] = "img-classification",
     prm: Annotated[

@@ -200,7 +200,7 @@ class Snapshot:
         """
         found = explain(self.folder, name_or_id)
         id_ = found.facts["id"]
-        if id_ is None:
+        if id_ is None or found.facts["stage"] == "invalid":
             raise MissingNameError(f"{name_or_id}: has no usable code: {found.facts['reason']}")
         row = next(SNAPSHOT.rows(self.folder, NetworkRow, ids={id_}), None)
         if row is None:

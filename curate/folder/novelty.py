@@ -6,6 +6,7 @@ networks, with usual hyperparameters. Blocks of an extraction are compared by te
 """
 
 import hashlib
+import os
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +29,10 @@ from curate.folder.reference_corpus import (
 )
 from curate.model.corpus import Features, code_features
 from curate.model.options import read_prm
+from curate.sources import open_source
 from curate.sources.rows import RecordSource
 from lemur_core.files import Json
+from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import NoSandboxError, UserError
 from lemur_core.files.foreign import read_python_file
 from lemur_core.files.markdown import make_visible, plural, ratio
@@ -353,9 +356,20 @@ def _find_best(near: Sequence[NovelNeighbor], measure: str) -> Nearest | None:
 # `lemur novel`: files compared with folders, as facts and as lines to print.
 
 
+def open_reference(name: str) -> Path | RecordSource:
+    """Open what codes are compared with, by what `--against` takes. Raises: UserError."""
+    if name.partition("@")[0] in ("lemur", "lemur-db"):  # as for `open_source`, also beside a folder of that name
+        return open_source(name)
+    if Path(name).is_dir():
+        return Path(name)
+    raise UserError(
+        f"{name}: no such folder; --against takes a snapshot, an extraction, lemur[@VERSION] or lemur-db[@VERSION]"
+    )
+
+
 def novel(
     codes: Sequence[Path] | Mapping[str, str],
-    folders: Sequence[Path],
+    folders: Sequence[PathLike],
     *,
     task: str = "img-classification",
     prm: str | Mapping[str, object] | None = None,
@@ -368,7 +382,7 @@ def novel(
     Args:
         codes: Python files, or their texts by name: LEMUR networks, or modules, which are compared by text and
             structure alone.
-        folders: snapshots and extractions.
+        folders: snapshots, extractions, or sources of records such as `lemur`.
         task: the task whose inputs the networks take.
         prm: hyperparameters, in JSON or not; None: `PRM`.
         jobs: parallel processes; None for one per core.
@@ -384,7 +398,7 @@ def novel(
     parameters = read_parameters(read_prm(prm)) if isinstance(prm, str) else dict(prm or {})
     if not isinstance(codes, Mapping):
         codes = {str(path): read_python_file(path, "give a Python file") for path in codes}
-    index = NoveltyIndex(folders, jobs=jobs)
+    index = NoveltyIndex([open_reference(os.fspath(name)) for name in folders], jobs=jobs)
     queries = [index.read(name, code) for name, code in codes.items()]  # refuse invalid Python before anything runs
     for query in queries:
         query.task, query.prm = task, parameters

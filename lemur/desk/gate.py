@@ -13,9 +13,7 @@ from urllib.parse import quote
 
 from curate.compute.graphs import NetworkTracer
 from curate.compute.runs import PRM, TASK_DATASETS
-from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex, Query
-from curate.sources import open_source
-from curate.sources.rows import RecordSource
+from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex, Query, open_reference
 from lemur.desk.checks import (
     RULES,
     GatedFile,
@@ -29,7 +27,6 @@ from lemur.desk.checks import (
 )
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
-from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural, ratio
 from lemur_core.files.progress import hide_progress
 from lemur_core.files.progress import progress as show_progress
@@ -109,7 +106,7 @@ def gate(
         find_absence(runtime)  # report missing packages before anything runs
         given = [paths] if isinstance(paths, str | os.PathLike) else paths
         contribution = read_contribution([os.fspath(path) for path in given])
-        references = [_open_reference(os.fspath(name)) for name in against]
+        references = [open_reference(os.fspath(name)) for name in against]
         if not (contribution.networks or contribution.statistics or contribution.links):
             kinds = "networks (.py files) or statistics (stat/train/TASK_DATASET_METRIC_NAME/EPOCH.json)"
             note = f"nothing to check: no {kinds} among {plural(len(contribution.others), 'file')}"
@@ -159,14 +156,6 @@ def gate(
         if others := len(contribution.others):
             notes.append(f"neither networks nor statistics, and not checked: {plural(others, 'file')}")
         return GateReport(tuple(files.values()), tuple(notes))
-
-
-def _open_reference(name: str) -> Path | RecordSource:
-    if name.partition("@")[0] in ("lemur", "lemur-db"):  # as for `open_source`, also beside a folder of that name
-        return open_source(name)
-    if Path(name).is_dir():
-        return Path(name)
-    raise UserError(f"{name}: no such folder; --against takes a snapshot, lemur[@VERSION] or lemur-db[@VERSION]")
 
 
 def _inspect(networks: Mapping[str, bytes], jobs: int | None) -> list[Network]:

@@ -10,7 +10,6 @@ with the dataclass that holds what was typed. Nothing slow is imported here: pro
 
 import functools
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature
