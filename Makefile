@@ -7,7 +7,7 @@ OUT ?= snapshot
 # Exact versions, for pip and uv alike.
 LOCKED := -c constraints.txt
 
-.PHONY: run install test test-slow test-torch check measure lock schemas commands columns api docs clean
+.PHONY: run install test test-slow test-torch check measure lock schemas commands columns api docs sbom clean
 
 run: .venv/.ready
 	.venv/bin/lemur curate lemur --out $(OUT) --force
@@ -58,6 +58,11 @@ columns: .venv/.ready
 # Signatures and arguments of the Python interface in docs/api.md, from its docstrings.
 api: .venv/.ready
 	$(PY) -P .ci/api.py
+
+# What a release depends on, as CycloneDX.
+sbom:
+	python3 -m venv build/sbom && build/sbom/bin/pip install -q cyclonedx-bom
+	build/sbom/bin/cyclonedx-py requirements constraints.txt --pyproject pyproject.toml -o build/sbom.json
 
 clean:
 	rm -rf .venv .venv-oldest .venv-newest build *.egg-info

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from curate.compute.outcome import STAGES
-from curate.compute.runs import check_task
 from curate.folder.explain import explain
 from curate.folder.novelty import Novelty, NoveltyChecker, describe_novelty
 from curate.folder.novelty import novel as novel  # as it is: the command reads its result
@@ -22,6 +21,7 @@ from curate.model.options import CurateOptions
 from curate.model.records import list_first
 from curate.run.pipeline import curate as curate_source
 from curate.sources import open_sources
+from curate.sources.rows import check_task
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import MissingNameError, UserError

@@ -18,7 +18,8 @@ from keyword import iskeyword
 from pathlib import Path
 
 from curate.compute.graphs import NetworkTracer, build_payload
-from curate.compute.runs import PRM, TASK_DATASETS
+from curate.compute.runs import PRM
+from curate.sources.rows import TASK_DATASETS
 from extract.model.blocks import find_block, iterate_blocks, read_blocks
 from extract.search import SearchIndex, keep_database, open_index, read_database, show_indexing, split_name
 from lemur_core.files.errors import UserError

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 41_988,
+    "lines of code": 41_993,
     "files of code": 255,
-    "lines of tests and their cases": 42_993,
+    "lines of tests and their cases": 42_991,
     "lines of benchmarks": 4_901,
     "words of documents": 14_685,
     "commands": 26,

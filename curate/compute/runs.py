@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from curate.sources.rows import DEFAULT_TASK, TASK_DATASETS
 from lemur_core.files import Json
-from lemur_core.files.errors import UsageError
 from lemur_core.files.workers import available_cores
 from lemur_core.sandbox import PRELOAD, Limits, Status
 from lemur_core.sandbox.cached import TRANSIENT, CachedSandbox, describe_failure, workers_within_memory
@@ -211,26 +211,8 @@ def read_answer(reply: Reply[Answer]) -> Answer | NetFailure:
 
 # The arguments that a network is run with: those of its record, and the usual ones where it states none.
 
-#: What a network is run with whose record states none: the dataset of its task, and the hyperparameters that LEMUR's
-#: trainer passes, at their most frequent values.
-DEFAULT_TASK = "img-classification"
-TASK_DATASETS = {
-    DEFAULT_TASK: "cifar-10",
-    "img-segmentation": "coco",
-    "obj-detection": "coco",
-    "img-captioning": "coco",
-    "txt-image": "coco",
-    "txt-generation": "wikitext",
-}
+#: The hyperparameters that LEMUR's trainer passes, at their most frequent values, for a record that states none.
 PRM: Json = {"lr": 0.01, "momentum": 0.9, "dropout": 0.2, "epoch": 1, "transform": "norm_256"}
-
-
-def check_task(task: str, option: str = "--task") -> None:
-    """Raise UsageError for a task that no network of LEMUR has."""
-    if task not in TASK_DATASETS:
-        raise UsageError(f"{option} {task}: not known; one of {', '.join(TASK_DATASETS)}")
-
-
 _NET = re.compile(r"^(?:class|def)\s+Net\b|^Net\s*=", re.MULTILINE)
 _READ = re.compile(r"""\w\[["'](\w+)["']\]""")
 

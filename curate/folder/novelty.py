@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from curate.compute.graphs import GraphTrace, NetworkTracer, build_payload, find_candidates
-from curate.compute.runs import DEFAULT_TASK, PRM, TASK_DATASETS, check_task, read_parameters
+from curate.compute.runs import PRM, read_parameters
 from curate.folder.reference_corpus import (
     Computation,
     GraphSimilarity,
@@ -30,7 +30,7 @@ from curate.folder.reference_corpus import (
 from curate.model.corpus import Features, code_features
 from curate.model.options import read_prm
 from curate.sources import open_source
-from curate.sources.rows import RecordSource
+from curate.sources.rows import DEFAULT_TASK, TASK_DATASETS, RecordSource, check_task
 from lemur_core.files import Json
 from lemur_core.files.atomic import PathLike
 from lemur_core.files.errors import NoSandboxError, UserError

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from curate.compute.runs import DEFAULT_TASK, check_task
 from curate.sources.rows import (
     COLUMNS,
+    DEFAULT_TASK,
     MAX_RECORD_BYTES,
     RowSource,
     SourceRow,
     build_broken_row,
+    check_task,
     describe_file,
     open_table,
     read_row,

@@ -24,13 +24,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lemur_core.files.atomic import sha256_file
-from lemur_core.files.errors import UserError
+from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.foreign import BoundedStream
 from lemur_core.files.markdown import escape_controls, is_unicode, make_visible, plural
 from lemur_core.files.progress import note
 from manifests.folders.manifest import Input
 from manifests.provenance.licenses import NOASSERTION, license_of_fields
 from manifests.records import split_outcomes
+
+#: The tasks of LEMUR's networks, each with the dataset that is taken where a record states none.
+DEFAULT_TASK = "img-classification"
+TASK_DATASETS = {
+    DEFAULT_TASK: "cifar-10",
+    "img-segmentation": "coco",
+    "obj-detection": "coco",
+    "img-captioning": "coco",
+    "txt-image": "coco",
+    "txt-generation": "wikitext",
+}
+
+
+def check_task(task: str, option: str = "--task") -> None:
+    """Raise UsageError for a task that no network of LEMUR has."""
+    if task not in TASK_DATASETS:
+        raise UsageError(f"{option} {task}: not known; one of {', '.join(TASK_DATASETS)}")
+
 
 #: Columns of an input row. `nn_code` is null if the row cannot be used; `problem` then says why in a few words.
 ROW_SCHEMA = pa.schema(

@@ -201,7 +201,7 @@ def _describe(folder: Path, wanted: str) -> FoundItem:
     files = [(source, path) for source, paths in (needs.files if needs else {}).items() for path in paths]
     further = [file for file in files if file != (row.source, row.path)]
     stated = {name: source.license for name, source in requirements.sources.items()}
-    parts = [stated.get(name) or NOASSERTION for name in dict(files)]
+    parts = [stated.get(name) or NOASSERTION for name in {row.source, *dict(files)}]
     facts = list_facts(row, parts, needs=needs, further=[" ".join(file) for file in further])
     shown = [("block", row.block), *facts, ("also", others), ("rebuilds", _describe_rebuilding(folder, row))]
     return FoundItem(
@@ -289,8 +289,9 @@ def list_facts(
         further: the files with definitions in it, besides its own.
         redact: removes what must not be shown from messages.
     """
-    license_ = combine_licenses([row.license, *parts]) if row.code_sha256 else row.license
-    use = "" if is_permissive(license_) else " (not all known to be permissive: for local use)"
+    known = [row.license, *(parts if row.code is not None else ())]
+    license_ = combine_licenses([name for name in known if name != NOASSERTION])
+    use = "" if is_permissive(combine_licenses(known)) else " (not all known to be permissive: for local use)"
     yield "from", f"{row.path}, lines {lines_text(row.start_line, row.end_line)}"
     yield "origin", needs.origin if needs else None
     yield "swhid", (needs and needs.swhid) or row.swhid

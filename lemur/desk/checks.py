@@ -19,8 +19,8 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from curate.compute.runs import TASK_DATASETS
 from curate.folder.novelty import Query, build_query
+from curate.sources.rows import TASK_DATASETS
 from extract.sources.git import GitError, read_blobs, run_git
 from lemur_core.files import Json
 from lemur_core.files.errors import UserError

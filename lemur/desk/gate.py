@@ -12,8 +12,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from curate.compute.graphs import NetworkTracer
-from curate.compute.runs import PRM, TASK_DATASETS
+from curate.compute.runs import PRM
 from curate.folder.novelty import NovelNeighbor, Novelty, NoveltyIndex, Query, open_reference
+from curate.sources.rows import TASK_DATASETS
 from lemur.desk.checks import (
     RULES,
     GatedFile,

@@ -33,10 +33,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from curate.compute.graphs import NetworkTracer, build_payload
-from curate.compute.runs import PRM, TASK_DATASETS
+from curate.compute.runs import PRM
 from curate.folder.novelty import NoveltyIndex, Query
 from curate.model.corpus import code_features
 from curate.model.pretrained import find_pretrained
+from curate.sources.rows import TASK_DATASETS
 from extract.arguments.messages import BlockRun, CallsToRun, SpecRebuild
 from extract.proofs.rebuild import REBUILD
 from extract.proofs.visit import TRACE, BlockGraphs

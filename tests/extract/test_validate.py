@@ -123,7 +123,7 @@ def said(key: str, level: str = "backward", kind: str | None = None, status: Sta
     observed = {"parameters": 0, "trainable": 0, "buffers": 0, "layers": {}}
     facts = {"arguments": {"init": call, "forward": call}, "observed": observed}
     value = {"level": level, "kind": kind, "error": kind, **facts} if status is Status.OK else None
-    return Outcome(key, status, value, "" if status is Status.OK else f"{status}\n of it", seconds=1.0)
+    return Outcome(key, status, value, "" if status is Status.OK else f"{status} of it\nfile 3", seconds=1.0)
 
 
 @pytest.fixture

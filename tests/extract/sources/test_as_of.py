@@ -122,7 +122,9 @@ def test_what_is_no_past_day_is_refused(day: str) -> None:
 @pytest.mark.parametrize("name", ["limit", "seed", "level", "index", "paths", "chat_max_tokens"])
 def test_a_value_that_the_command_would_refuse_is_refused(name: str) -> None:
     for value in (-1, "zzz"):
-        with pytest.raises(UsageError, match=f"^{name}={value!r}: must be "):
+        with pytest.raises(
+            UsageError, match=f"^--{name.removesuffix('s').replace('_', '-')}s? {value}: input should be "
+        ):
             ExtractOptions(**{name: value})
 
 
