@@ -147,9 +147,10 @@ def run_step(step: Step, given: argparse.Namespace, commit: str) -> bool:
         _shell(command, given.work, os.environ, subprocess.DEVNULL)
     env = dict(os.environ)
     if step.cold is not None:
-        shutil.rmtree(given.work / step.name, ignore_errors=True)  # an interrupted run left it half full
-        (given.work / step.name).mkdir()
-        env = make_empty_cache(given.work / step.name, step.cold)
+        place = given.work / "caches" / step.name
+        shutil.rmtree(place, ignore_errors=True)  # an interrupted run left it half full
+        place.mkdir(parents=True)
+        env = make_empty_cache(place, step.cold)
     started, before = time.monotonic(), children_cpu()
     done = _shell(step.command.format(seed=given.seed, **path_of), given.work, env, subprocess.PIPE)
     result = read_result(done.stdout)
