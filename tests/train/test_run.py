@@ -328,7 +328,7 @@ def test_each_variant_is_trained_with_each_seed_once(study: Path, data: Cifar10)
     assert {record["status"] for record in records} == {"ok"}
     assert len({record["recipe_sha256"] for record in records}) == 2
     page = (study / "ablation.md").read_text()
-    told = "| no anti-aliasing | 2 |; synthetic (smoke test only); on the 80 test images; epochs on 100 images"
+    told = "| no anti-aliasing | 2 |; synthetic (smoke test only); on the 80 test images; epoch on 100 images"
     assert [part for part in told.split("; ") if part not in page] == []
     before = {path.name: path.read_bytes() for path in study.iterdir() if path.is_file()}
     times = {path: path.stat().st_mtime_ns for path in study.glob("runs/*/weights.pt")}
