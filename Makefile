@@ -72,7 +72,7 @@ clean:
 
 .venv/.ready: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing lemur-curator into .venv: 6 GB on disk, 5 GB of it PyTorch with CUDA, each file listed as it is fetched;"
-	@echo "the first run fetches LEMUR 2.1.0 (99 MB), keeps it, and takes 9 to 24 minutes on two busy cores"
+	@echo "the first run fetches LEMUR 2.1.0 (99 MB), keeps it, and takes five minutes or more on two cores"
 	@if command -v uv >/dev/null; then uv pip install --compile-bytecode --python $(PY) $(LOCKED) -e .; \
 	else $(PY) -m pip install --progress-bar on --disable-pip-version-check $(LOCKED) -e .; fi
 	@touch $@
