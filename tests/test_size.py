@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 41_993,
+    "lines of code": 42_000,
     "files of code": 255,
-    "lines of tests and their cases": 42_991,
+    "lines of tests and their cases": 42_996,
     "lines of benchmarks": 4_902,
-    "words of documents": 14_817,
+    "words of documents": 14_812,
     "commands": 26,
     "options": 131,
 }

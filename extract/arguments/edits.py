@@ -175,8 +175,7 @@ def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
     if have == want or not 0 < want <= _MAX_SIZE:
         return
     # Channels first, then the last dimensions, the batch, and the side of an image that has so many positions.
-    squares = ((axis, True) for axis in (1, -1, -2, 2, 0, None))
-    for axis, square in (*squares, (-1, False), (-2, False)):
+    for axis, square in (*((axis, True) for axis in (1, -1, -2, 2, 0, None)), (-1, False), (-2, False)):
 
         def change(tensor: Tensor, axis: int | None = axis, square: bool = square) -> Tensor | None:
             if axis is None:
@@ -287,8 +286,7 @@ def find_lack(cause: BaseException, line: str) -> Lack | None:
 
 def add_read(at: FailedCall, _: re.Match[str]) -> Iterator[Inputs | Change]:
     """Add the item, attribute or method that is read of an argument: it becomes a dict, or an object with it."""
-    lack = find_lack(at.failure.cause, at.line)
-    if lack is None:
+    if (lack := find_lack(at.failure.cause, at.line)) is None:
         return
     values = dict(at.inputs)
     keys = [lack.name] if lack.name is not None else re.findall(r"\[['\"](\w+)['\"]\]", at.line)

@@ -30,8 +30,9 @@ def run_call(request: CallRequest) -> str | Failure:
     hide(request.origin)
     try:
         module = attempt(partial(load, request.code), _CALL_SECONDS)
-        # The last line need not be an expression.
-        attempt(partial(_execute, [*request.lines, "None"], _list_names(module)), _CALL_SECONDS)
+        names = _list_names(module)
+        for lines in (request.lines[:-1], request.lines[-1:]):  # seeded again before the call, as in the visit
+            attempt(partial(_execute, [*lines, "None"], names), _CALL_SECONDS)
     except AttemptError as failure:
         return Failure(failure.message)
     return "ran"

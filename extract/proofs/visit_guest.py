@@ -192,9 +192,7 @@ def exercise(
     for number, arguments in enumerate([request.arguments, *request.sets]):
         about = f"arguments {number}, " if number else ""
         called = ForwardCall(tuple(arguments["forward"]["args"]), tuple(arguments["forward"]["kwargs"].items()))
-        seen: dict[str, Any] = {}
-        if watch:
-            seen = watch.begin_case(called, names)
+        seen: dict[str, Any] = watch.begin_case(called, names) if watch else {}
 
         def step(name: str, action: Callable[[], str], about: str = about) -> None:
             try:
@@ -214,7 +212,18 @@ def exercise(
         # Backward takes most of the time. Where nothing in it is Python, the operators of forward decide what it does.
         backward = not number or request.backward
         _in_all_modes(module, called, names, sizes, step, seen, backward=backward)
+        for train in (True, False) if not number else ():
+            step(f"as printed, train {train}", partial(_run_as_printed, cls, arguments["init"], called, names, train))
     return {"steps": steps, "errors": errors}
+
+
+def _run_as_printed(
+    cls: type[nn.Module], init: CallTexts, called: ForwardCall, names: BlockNamespace, train: bool
+) -> str:
+    module = _construct(cls, init, names).train(train)
+    seed_all()  # once: what forward draws follows what its inputs drew
+    args, kwargs = evaluate(called, names)
+    return _digest(module(*args, **kwargs))
 
 
 def _fail(failure: AttemptError) -> str:

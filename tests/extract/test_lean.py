@@ -55,6 +55,10 @@ def emitted(code: str, **more: Any) -> Emitted:
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LeanColumns]:
     plain = {"init": {"args": [], "kwargs": {}}, "forward": ARGUMENTS["forward"]}
     same = "from torch import nn\n\n\nclass Gate(nn.Module):\n    forward = nn.ReLU.forward\n    inplace = False\n"
+    # Under the seed, 0.50 is drawn first, and 0.33 after the inputs, as by the printed call.
+    chance = "import torch\nfrom torch import nn\n\n\ndef never(x):\n" + "    x = x.abs()\n" * 9 + "    return x\n\n\n"
+    chance += "def rare(x):\n    y = x.flip(0)\n    y = y + 1\n    return y\n\n\nclass Gate(nn.Module):\n    def forward(self, x):\n"
+    chance += "        n = torch.rand(1)\n        return never(x) if n < 0.2 else rare(x) if n < 0.4 else x * 2\n"
     given: dict[str, tuple[str, Any, Any]] = {
         "gate": (FULL, ARGUMENTS, {}),
         "sets": (FULL, ARGUMENTS, HINTS),
@@ -62,6 +66,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LeanColumns]:
         "changes": (TEXTS["CHANGES"] + "\n\ndef unused(x):\n" + "    x = x + 1\n" * 9, plain, {}),
         "same": (same, plain, {}),
         "unmade": (TEXTS["FAILS"], ARGUMENTS, {}),
+        "chance": (chance, plain, {}),
     }
     requests = {key: uses("Gate", code, calls, OBSERVED, hints) for key, (code, calls, hints) in given.items()}
     folder = tmp_path_factory.mktemp("index")
@@ -97,6 +102,7 @@ def test_no_lean_form_without_proof(found: dict[str, LeanColumns]) -> None:
     assert found["changes"]["lean_error"].startswith("not as the full form: eval")
     assert found["unmade"]["lean_error"].startswith("does not run again: TypeError")
     assert found["same"] == {"lean_error": "not shorter than the closed file"}
+    assert "flip" in found["chance"]["lean_code"]
     # What is asked for by a computed name is there.
     assert found["asks"] == {"lean_error": "not shorter than the closed file"}
 
