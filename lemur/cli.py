@@ -39,7 +39,7 @@ from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options.shared import ForceOption, JobsOption, JsonOption, UnsafeOption
 
 if TYPE_CHECKING:
-    from manifests.folders.kinds import Check
+    pass
 
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")]
 
@@ -97,13 +97,6 @@ def _root(
         raise typer.Exit(2)
     if quiet:
         context.with_resource(hide_progress())
-    context.obj = _verify_folder  # `publish` refuses folders that fail it
-
-
-def _verify_folder(folder: Path, *, jobs: int | None = None) -> "list[Check]":
-    from lemur.folders import verify_folder
-
-    return verify_folder(folder, jobs=jobs)
 
 
 @app.command(rich_help_panel="Any folder")
@@ -117,7 +110,9 @@ def verify(
     Examples:
       lemur verify snapshot
     """
-    checks = _verify_folder(folder, jobs=jobs)
+    from lemur.folders import verify_folder
+
+    checks = verify_folder(folder, jobs=jobs)
     if as_json:
         print(json.dumps([{"check": c.name, "ok": c.ok, "done": c.done, "detail": c.detail} for c in checks], indent=2))
     else:

@@ -20,7 +20,6 @@ _PANEL = "Any folder"
 
 @app.command(rich_help_panel=_PANEL)
 def publish(
-    context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     repo_id: Annotated[str, typer.Option("--repo-id", metavar="OWNER/NAME", help="The dataset repository.")],
     dry_run: Annotated[
@@ -47,6 +46,7 @@ def publish(
       lemur publish snapshot --repo-id OWNER/NAME --dry-run
     """
     from manifests.folders.manifest import read_manifest  # the Hub's client takes 0.4 s to import
+    from manifests.interface import load_function
     from manifests.publishing.hub import read_name
     from manifests.publishing.publish import publish as publish_folder
 
@@ -64,7 +64,7 @@ def publish(
     done = publish_folder(
         folder,
         repo_id,
-        verify=context.obj,  # the checks of every kind of folder, passed in from `lemur`
+        verify=load_function("verify"),
         revision=revision,
         private=private,
         force=force,

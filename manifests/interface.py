@@ -94,7 +94,7 @@ class FinishedFolder:
         Raises:
             UserError: if nothing has that name (then it is a KeyError, too).
         """
-        found: FoundItem = _load("show")(name, [self.folder, *map(Path, parents)])
+        found: FoundItem = load_function("show")(name, [self.folder, *map(Path, parents)])
         return found
 
     def verify(self, *, jobs: int | None = None) -> tuple[Check, ...]:
@@ -103,7 +103,7 @@ class FinishedFolder:
         Args: jobs: worker processes; all cores by default.
         """
         with hide_progress():
-            return tuple(_load("verify")(self.folder, jobs=jobs))
+            return tuple(load_function("verify")(self.folder, jobs=jobs))
 
     def _read_rows(self, table: str) -> Iterator[Json]:
         with reading(self.folder, self.kind):
@@ -115,7 +115,7 @@ class FinishedFolder:
                     yield from iterate_rows(path)
 
 
-def _load(name: str) -> Callable[..., Any]:
+def load_function(name: str) -> Callable[..., Any]:
     """Return a function over all kinds of folder: they are defined above, and the installed distribution names them."""
     (point,) = entry_points(group="lemur_curator.folders", name=name)
     function: Callable[..., Any] = point.load()
@@ -189,7 +189,7 @@ def publish(
         return publish_folder(
             Path(folder),
             repo_id,
-            verify=_load("verify"),
+            verify=load_function("verify"),
             revision=revision,
             private=private,
             force=force,

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 42_000,
+    "lines of code": 41_997,
     "files of code": 255,
     "lines of tests and their cases": 42_996,
     "lines of benchmarks": 4_902,

@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from huggingface_hub import CommitOperationAdd
@@ -25,7 +24,7 @@ from hypothesis import strategies as st
 
 from lemur.folders import verify_folder
 from lemur_core.files.errors import RetryableError, UserError
-from manifests import cli
+from manifests import cli, interface
 from manifests.folders.kinds import Check
 from manifests.folders.manifest import read_manifest
 from manifests.folders.tables import reading
@@ -43,7 +42,8 @@ Read = Callable[[Path], dict[str, bytes]]
 
 def run_publish(folder: Path, *, verify: Callable[[Path], list[Check]] = verify_folder, **options: Any) -> None:
     """As the command line does."""
-    cli.publish(SimpleNamespace(obj=verify), folder, REPO, **options)  # type: ignore[arg-type]
+    with patch.object(interface, "load_function", lambda _: verify):
+        cli.publish(folder, REPO, **options)
 
 
 @pytest.fixture
