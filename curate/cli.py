@@ -8,7 +8,7 @@ import typer
 import curate as package
 from curate.model.options import CurateOptions
 from manifests.options import RUNTIME, takes_options
-from manifests.options.shared import ForceOption, JobsOption, JsonOption, UnsafeOption
+from manifests.options.shared import ForceOption, JobsOption, JsonOption, RayOption, UnsafeOption
 
 app = typer.Typer()
 _PANEL = "Curate: LEMUR records in, a snapshot out"
@@ -38,9 +38,7 @@ def curate(
         typer.Option(metavar="SNAPSHOT", help="A snapshot, or hf://…: what it kept stays kept, in its split."),
     ] = None,
     jobs: JobsOption = None,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Ray cluster that does the work of --jobs; or auto.")
-    ] = None,
+    ray: RayOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:

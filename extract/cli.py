@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from extract.model.options import SCOPE, UNSAFE, ExtractOptions
+from extract.model.options import SCOPE, ExtractOptions
 from lemur_core.files.atomic import check_free
 from manifests.options import takes_options
+from manifests.options.shared import ForceOption, JobsOption, JsonOption, RayOption, UnsafeOption
 
 if TYPE_CHECKING:
     from manifests.folders.manifest import Manifest
@@ -19,15 +20,15 @@ _PANEL = "Extract: repositories in, validated blocks out"
 _CORPUS = "quick, paper, paper-full or a JSON file; quick when there is no --source."
 _SOURCE = r"NAME\[@VERSION] of a released package, git+URL\[@REV], or a folder (./NAME); repeatable."
 
-_Block = Annotated[str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.", show_default=False)]
-_Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.", show_default=False)]
+_Block = Annotated[str, typer.Argument(metavar="BLOCK", help="Block id, qualified or bare name.")]
+_Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="An extraction folder.")]
 
 
 @app.command(rich_help_panel=_PANEL)
 @takes_options
 def extract(
     *,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")],
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME", help="Classes: bare or qualified names, or block ids; default: all in scope."),
@@ -38,9 +39,10 @@ def extract(
     names_file: Annotated[
         Path | None, typer.Option("--names", metavar="FILE", help="A JSON list of names.", rich_help_panel=SCOPE)
     ] = None,
-    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Worker processes; default: all cores.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace DIR when it exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Turn classes of real repositories into closed, validated files, each with its provenance.
 
@@ -60,6 +62,7 @@ def extract(
         names=chosen,
         options=options,
         jobs=jobs,
+        ray=ray,
         force=force,
         progress=True,
     )
@@ -83,19 +86,16 @@ def rebuild(
         typer.Argument(
             metavar="BLOCK|SPEC",
             help="Block id, qualified or bare name; or a file with a line of specs.jsonl.",
-            show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File to write.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File to write.")],
     folder: Annotated[
         Path | None,
-        typer.Option(
-            "--in", metavar="DIR", help="An extraction folder; not needed for a spec alone.", show_default=False
-        ),
+        typer.Option("--in", metavar="DIR", help="An extraction folder; not needed for a spec alone."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE when it exists.")] = False,
-    unsafe_no_sandbox: Annotated[bool, typer.Option("--unsafe-no-sandbox", help=UNSAFE)] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was compared as one JSON object.")] = False,
+    force: ForceOption = False,
+    unsafe_no_sandbox: UnsafeOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a block again from its spec alone, and compare outputs, gradients and buffers.
 
@@ -113,16 +113,14 @@ def migrate(
     folder: _Folder,
     into: Annotated[
         Path,
-        typer.Option(
-            "--into", metavar="PROJECT/path.py", help="File to write, in an existing project.", show_default=False
-        ),
+        typer.Option("--into", metavar="PROJECT/path.py", help="File to write, in an existing project."),
     ],
     full: Annotated[bool, typer.Option("--full", help="Write the closed file, not the minimized one.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the file, and write code whose license may not permit it.")
     ] = False,
-    unsafe_no_sandbox: Annotated[bool, typer.Option("--unsafe-no-sandbox", help=UNSAFE)] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
+    unsafe_no_sandbox: UnsafeOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Put a block's file into another project, and prove that the printed call gives the block's outputs there.
 

@@ -22,6 +22,7 @@ from lemur_core.files.atomic import PathLike, check_free
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import plural
 from lemur_core.files.progress import hide_progress
+from lemur_core.files.workers import on_cluster
 from lemur_core.graphs.graph import Graph
 from manifests.folders.kinds import EXTRACTION, Check, FolderLink, manifest_link
 from manifests.folders.manifest import Manifest
@@ -40,6 +41,7 @@ def extract(
     names: Sequence[str] = (),
     options: ExtractOptions | None = None,
     jobs: int | None = None,
+    ray: str | None = None,
     force: bool = False,
     progress: bool = False,
 ) -> "BlockLibrary":
@@ -52,6 +54,7 @@ def extract(
         names: bare names, qualified names or block ids; all classes in scope by default.
         options: which classes, and how far they are validated; all of them, up to `backward`, by default.
         jobs: worker processes; all cores by default.
+        ray: the address of a Ray cluster that does their work, or `auto`; this process by default.
         force: replace a folder that exists.
         progress: show progress on stderr.
 
@@ -78,7 +81,8 @@ def extract(
     run = Options(**stated, corpus=corpus, sources=named, names=tuple(names), jobs=jobs)
     with hide_progress(unless=progress):
         check_free(folder, force=force)
-        extract_to(folder, run, force=force)
+        with on_cluster(ray):
+            extract_to(folder, run, force=force)
     return BlockLibrary(folder)
 
 

@@ -17,11 +17,11 @@ PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 MOST = {
     "lines of code": 41_997,
     "files of code": 255,
-    "lines of tests and their cases": 42_996,
+    "lines of tests and their cases": 43_000,
     "lines of benchmarks": 4_902,
-    "words of documents": 14_797,
+    "words of documents": 14_814,
     "commands": 26,
-    "options": 131,
+    "options": 132,
 }
 #: Written by commands, from the parsers and records.
 GENERATED = {ROOT / "docs" / name for name in ("commands.md", "columns.md", "api.md")}

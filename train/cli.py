@@ -48,9 +48,7 @@ Images = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Number of training images (default: all); smaller subsets are nested."),
 ]
-OutDir = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to resume.", show_default=False)
-]
+OutDir = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write, or to resume.")]
 Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help=UNSAFE)]
 
 SlotName = Literal["residual", "attention", "downsample", "stochastic_depth"]
@@ -118,7 +116,7 @@ def run_(
         str,
         typer.Argument(metavar="RECIPE_OR_NET", help=f"A recipe (TOML file, {_SHIPPED}) or a LEMUR network (NET.py)."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")],
     data: Data = _HUB,
     folder: In = None,
     epochs: Epochs = None,
@@ -222,9 +220,7 @@ def ablate_(
 @takes_options
 def check_(
     net: Annotated[Path, typer.Argument(metavar="NET.py", help="A network that meets LEMUR's contract.")],
-    prm: Annotated[
-        str, typer.Option(metavar="JSON", help="Its hyperparameters: JSON, or a JSON file.", show_default=False)
-    ],
+    prm: Annotated[str, typer.Option(metavar="JSON", help="Its hyperparameters: JSON, or a JSON file.")],
     data: Data = _HUB,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs to train with its own learn().")] = 1,
     time_limit: Annotated[
@@ -257,9 +253,7 @@ def check_(
 @_train.command("register")
 def register_(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders written by `lemur train run`.")],
-    db: Annotated[
-        Path, typer.Option(metavar="FILE", help="A LEMUR SQLite database; created if missing.", show_default=False)
-    ],
+    db: Annotated[Path, typer.Option(metavar="FILE", help="A LEMUR SQLite database; created if missing.")],
     checkout: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Checkout of LEMUR's head: networks are named by its certificates."),

@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @app.command()
 def train(
-    settings: Annotated[Path, typer.Argument(metavar="SETTINGS", help="TOML.", show_default=False)],
+    settings: Annotated[Path, typer.Argument(metavar="SETTINGS", help="TOML.")],
     domains: Annotated[
         list[str] | None, typer.Option("--domain", metavar="NAME", help="Only this domain (repeatable; default: all).")
     ] = None,
@@ -46,7 +46,7 @@ def train(
 @app.command()
 def ask(
     folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="The folder of `lemur experts train`.")],
-    question: Annotated[str | None, typer.Argument(metavar="QUESTION", show_default=False)] = None,
+    question: Annotated[str | None, typer.Argument(metavar="QUESTION")] = None,
     questions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="JSON Lines with a `question` each; a `domain` is compared.")
     ] = None,

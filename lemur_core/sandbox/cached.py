@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from lemur_core.files.cache import Database, cache_folder, seal, unseal
+from lemur_core.files.errors import UserError
 from lemur_core.files.workers import current_cluster, map_chunks
 from lemur_core.sandbox.client import Sandbox
 from lemur_core.sandbox.runtime import find_runtime
@@ -92,8 +93,11 @@ def _run_on_worker(options: bytes, job: Job) -> Outcome:
 
 @cache
 def _open_on_worker(options: bytes) -> Sandbox:
-    """Open a sandbox that ends with this worker of a cluster. Raises: UserError if none is available there."""
-    return Sandbox(**pickle.loads(options)).__enter__()
+    """Open a sandbox that ends with this worker of a cluster. Raises: UserError if it lacks one, or a folder."""
+    given = pickle.loads(options)
+    if missing := [path for path in given.get("readable", ()) if not path.exists()]:
+        raise UserError(f"cannot read {missing[0]}; let LEMUR_CURATOR_CACHE be a folder that all nodes share")
+    return Sandbox(**given).__enter__()
 
 
 class CachedSandbox:

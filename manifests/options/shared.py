@@ -10,5 +10,8 @@ JobsOption = Annotated[
 UnsafeOption = Annotated[
     bool, typer.Option("--unsafe-no-sandbox", help="Run foreign code without the sandbox: only code that you trust.")
 ]
+RayOption = Annotated[
+    str | None, typer.Option("--ray", metavar="ADDRESS", help="A Ray cluster that does the work of --jobs; or auto.")
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

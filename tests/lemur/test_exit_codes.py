@@ -43,7 +43,7 @@ LINES = {int(status): text.splitlines() for status, text in read_files(__file__,
 #: Options that any text is right for: it is looked for, or told to a model.
 FREE = {
     "search": {"query"},
-    "extract": {"names", "paths", "symbols", "start_from"},
+    "extract": {"names", "paths", "ray", "symbols", "start_from"},
     "curate": {"prefer", "topup_prefix", "ray"},
     "synthesize": {"key_name"},
     "experts train": {"domains"},  # tests/lemur/experts

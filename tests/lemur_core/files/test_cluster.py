@@ -16,15 +16,19 @@ from tests.builders import synthesis
 ROOT = Path(__file__).parents[3]
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
-#: Curates a table on a cluster of so many nodes of one core each; kills a worker that computes, if told to.
+#: Curates a table and extracts a package, in `out`; `ray` is an address or None.
+WORK = """
+from curate import curate
+from extract import extract
+curate(f"{source}/rows.jsonl", out=f"{out}/snapshot", ray=ray)
+extract(f"{source}/package", out=f"{out}/blocks", ray=ray)
+"""
+#: Does so on a cluster of so many nodes of one core each; kills a worker that computes, if told to.
 SCRIPT = """
 import json, os, signal, sys, threading, time
-from pathlib import Path
 import psutil
 from ray.cluster_utils import Cluster
-from curate import CurateOptions, curate
-
-source, out, nodes, kill = sys.argv[1:]
+source, out, nodes, kill, work = sys.argv[1:]
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 for _ in range(int(nodes) - 1):
     cluster.add_node(num_cpus=1)
@@ -41,7 +45,7 @@ def kill_one():
 
 if kill == "kill":
     threading.Thread(target=kill_one, daemon=True).start()
-curate(source, out=out, options=CurateOptions(), ray=cluster.address)
+exec(work, {"source": source, "out": out, "ray": cluster.address})
 print(json.dumps({"killed": len(killed), "statistics": os.environ["RAY_USAGE_STATS_ENABLED"]}))
 cluster.shutdown()
 """
@@ -61,24 +65,24 @@ def test_equal_bytes_on_one_node_and_two_and_when_a_worker_is_killed(tmp_path: P
     rows = [{"nn": f"n-{place}", "nn_code": code, **row} for place, code in enumerate(codes)]
     rows += [{"nn": "broken", "nn_code": "def f(:"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (package := tmp_path / "package").mkdir()
+    (package / "gate.py").write_text(synthesis.HEAD + synthesis.TEXTS["GATE"])
 
     def run(nodes: int, kill: str) -> dict[str, bytes]:
         """Curate with an empty cache, so that everything is computed on the cluster; 0 nodes: in processes here."""
         out, cache = tmp_path / f"out-{nodes}-{kill}", tmp_path / f"cache-{nodes}-{kill}"
-        here = "import sys; from curate import curate; curate(sys.argv[1], out=sys.argv[2])"
-        program = [str(tmp_path / "script.py")] if nodes else ["-c", here]
-        command = [sys.executable, "-P", *program, str(tmp_path / "rows.jsonl"), str(out), str(nodes), kill]
+        script = SCRIPT if nodes else f"import sys; source, out = sys.argv[1:3]; ray = None{WORK}"
+        command = [sys.executable, "-P", "-c", script, str(tmp_path), str(out), str(nodes), kill, WORK]
         paths = os.pathsep.join([str(ROOT), *sys.path])
         environment = os.environ | {"LEMUR_CURATOR_CACHE": str(cache), "PYTHONPATH": paths}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=500, check=False)
+        assert done.returncode == 0, done.stderr.decode()[-3000:]
         if nodes:
-            told = json.loads(done.stdout.splitlines()[-1])
-            assert told == {"killed": int(kill == "kill"), "statistics": "0"}
-        paths_out = [path for path in out.rglob("*") if path.suffix in (".parquet", ".md")]
+            assert json.loads(done.stdout.splitlines()[-1]) == {"killed": int(kill == "kill"), "statistics": "0"}
+        paths_out = [path for path in out.rglob("*") if path.suffix in (".parquet", ".md", ".py", ".jsonl")]
         return {str(path.relative_to(out)): path.read_bytes() for path in paths_out}
 
     expected = run(0, "")
-    assert expected["graphs.parquet"]
+    assert expected["snapshot/graphs.parquet"]
+    assert b"backward" in expected["blocks/report.md"]
     assert run(1, "") == run(2, "") == run(2, "kill") == expected
