@@ -79,7 +79,7 @@ STEPS = (
     Step(
         "search_modular",
         "python -m benchmarks.search_modular unpacked/transformers",
-        11,
+        1,
         before=(
             f"python -m pip download -q --no-deps {_TRANSFORMERS} -d wheels",
             "python -m zipfile -e wheels/*.whl unpacked",

@@ -16,17 +16,22 @@ import argparse
 import ast
 import hashlib
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from benchmarks.search import told
 from lemur.like import Features, compare_features, read_features
 
 #: Model and name of a class.
 Key = tuple[str, str]
+#: Similarities of classes to all.
+Scores = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,53 +60,56 @@ def main() -> None:
     features = [read_features(classes[key], None, key[1]) for key in keys]
     plain_words = [{hash(word): 1 for word in set(re.findall(r"\b[a-zA-Z_][a-zA-Z0-9_]*\b", text))} for text in plain]
     print(f"{len(keys):,} classes, {len(pairs):,} pairs; R@1, R@10, MRR with 95 % intervals")
-    rows = {kind: _rows([own[kind] for own in features]) for kind in ("words", "shingles")}
-    size = len(keys)
-
-    def code(number: int) -> dict[int, float]:
-        found = [compare_features(rows[kind], features[number][kind], size, rare=True) for kind in rows]
-        return {other: sum(one.get(other, 0.0) for one in found) / 2 for other in set().union(*found)}
-
-    ways: dict[str, Callable[[int], dict[int, float]]] = {
-        "detector": partial(_compare, _rows(plain_words), plain_words, size),
-        "shingles": partial(_compare, rows["shingles"], [own["shingles"] for own in features], size),
-        "code": code,
+    wanted = [keys.index(pair.child) for pair in pairs]
+    words, shingles = ([own[kind] for own in features] for kind in ("words", "shingles"))
+    ways = {
+        "detector": compare_all(plain_words, wanted),
+        "shingles": compare_all(shingles, wanted),
+        "code": (compare_all(words, wanted, rare=True) + compare_all(shingles, wanted, rare=True)) / 2,
     }
     report(keys, plain, pairs, ways)
 
 
-def _rows(features: Sequence[Features]) -> list[tuple[int, int, int]]:
-    return [(number, item, count) for number, own in enumerate(features) for item, count in own.items()]
+def compare_all(features: Sequence[Features], wanted: Sequence[int], *, rare: bool = False) -> Scores:
+    """Return the similarities of the wanted to all, as `compare_features` of the product gives them one at a time.
+
+    Raises: AssertionError if it gives others for the first of the wanted.
+    """
+    size = len(features)
+    places = {item: place for place, item in enumerate(sorted(set().union(*features)))}
+    rows = np.repeat(np.arange(size), [len(own) for own in features])
+    columns = np.array([places[item] for own in features for item in own])
+    held: Any = csr_array((np.ones(len(rows)), (rows, columns)), shape=(size, len(places)))
+    spread = held.sum(axis=0)
+    worth = np.maximum(np.log((size + 0.5) / (spread + 0.5)), 1e-3) if rare else np.ones(len(places))
+    totals, shared = held @ worth, ((held[wanted] * worth) @ held.T).toarray()
+    both = totals[wanted][:, None] + totals - shared
+    found: Scores = np.divide(shared, both, out=np.zeros_like(shared), where=both > 0)
+    listed = [(number, item, count) for number, own in enumerate(features) for item, count in own.items()]
+    expected = compare_features(listed, features[wanted[0]], size, rare=rare)
+    assert np.allclose(found[0], [expected.get(number, 0.0) for number in range(size)])
+    return found
 
 
-def _compare(
-    rows: list[tuple[int, int, int]], features: Sequence[Features], size: int, number: int
-) -> dict[int, float]:
-    return compare_features(rows, features[number], size)
-
-
-def report(
-    keys: Sequence[Key], plain: Sequence[str], pairs: Sequence[Pair], ways: dict[str, Callable[[int], dict[int, float]]]
-) -> None:
+def report(keys: Sequence[Key], plain: Sequence[str], pairs: Sequence[Pair], ways: dict[str, Scores]) -> None:
     """Print the ranks of the parents by each way."""
+    numbers = np.arange(len(keys))
+    models = np.array([model for model, _ in keys])
+    distinct: dict[str, int] = {}
+    texts = np.array([distinct.setdefault("".join(text.split()), len(distinct)) for text in plain])
     places = {key: number for number, key in enumerate(keys)}
-    equal: dict[str, set[int]] = defaultdict(set)
-    for number, text in enumerate(plain):
-        equal["".join(text.split())].add(number)
     groups: dict[str, Callable[[Pair], bool]] = {
         "chosen": lambda pair: pair.chosen,
         "other half": lambda pair: not pair.chosen,
         "of it, copies": lambda pair: not pair.chosen and pair.copied,
         "of it, changed": lambda pair: not pair.chosen and not pair.copied,
     }
-    for name, similar in ways.items():
+    for name, scores in ways.items():
         ranks = []
-        for pair in pairs:
-            scores = similar(places[pair.child])
-            others = [number for number, (model, _) in enumerate(keys) if model != pair.child[0]]
-            others.sort(key=lambda number: (-scores.get(number, 0.0), number))
-            right = equal["".join(plain[places[pair.parent]].split())]
-            ranks.append(next(rank for rank, number in enumerate(others, 1) if number in right))
+        for pair, own_scores in zip(pairs, scores, strict=True):
+            others = numbers[models != pair.child[0]]
+            others = others[np.argsort(-own_scores[others], kind="stable")]
+            ranks.append(int(np.argmax(texts[others] == texts[places[pair.parent]])) + 1)
         for group, belongs in groups.items():
             own = [rank for rank, pair in zip(ranks, pairs, strict=True) if belongs(pair)]
             if own:

@@ -10,6 +10,7 @@ import typer
 from lemur_core.files.errors import UserError
 from lemur_core.files.markdown import make_visible, plural
 from lemur_core.files.progress import note
+from manifests.options.shared import JsonOption
 
 if TYPE_CHECKING:
     from manifests.publishing.publish import PublishReport
@@ -22,23 +23,17 @@ _PANEL = "Any folder"
 def publish(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")],
     repo_id: Annotated[str, typer.Option("--repo-id", metavar="OWNER/NAME", help="The dataset repository.")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Make all checks, and only show what would change.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, and only show what would change.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     revision: Annotated[str, typer.Option("--revision", metavar="BRANCH", help="The branch.")] = "main",
     force: Annotated[bool, typer.Option("--force", help="Overwrite changes by somebody else.")] = False,
     not_secret: Annotated[
         list[str] | None,
-        typer.Option(
-            "--not-secret",
-            metavar="DIGEST",
-            help="Ignore the secret finding with this digest (false positive); repeatable.",
-        ),
+        typer.Option("--not-secret", metavar="DIGEST", help="The finding of this digest is no secret (repeatable)."),
     ] = None,
     page: Annotated[bool, typer.Option("--page", help="Also publish the HTML page (index.html, page/).")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Put a finished folder on the Hugging Face Hub, in one commit.
 
@@ -86,7 +81,7 @@ def pull(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")],
     revision: Annotated[str, typer.Option("--revision", metavar="REV", help="Branch, tag or commit.")] = "main",
     force: Annotated[bool, typer.Option("--force", help="Replace an older folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Fetch a published folder and check every file against its manifest.
 

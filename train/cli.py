@@ -16,6 +16,7 @@ from lemur_core.files.atomic import check_free, check_new_file, write_text
 from lemur_core.files.errors import UsageError, UserError
 from lemur_core.files.markdown import make_visible, plural
 from manifests.options import RUNTIME, takes_options
+from manifests.options.shared import ForceOption, JsonOption
 from train.runs.resources import UNSAFE, Resources
 
 app = typer.Typer()
@@ -31,19 +32,13 @@ _RECIPE = f"A TOML file, or the name of a shipped recipe: {_SHIPPED}."
 
 In = Annotated[Path | None, typer.Option("--in", metavar="DIR", help="Extraction folder with the blocks.")]
 Data = Annotated[str, typer.Option("--data", metavar="SOURCE", help=_DATA)]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Resume = Annotated[bool, typer.Option("--force", help="Resume with a different plan; retrain failed runs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change the recipe: training.learning_rate=0.2 (TOML values, repeatable)."
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: training.learning_rate=0.2 (repeatable)."),
 ]
 Epochs = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of epochs (default: from the recipe).")]
-HeldOut = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Training images held out for validation; 0 trains on all.")
-]
+HeldOut = Annotated[int, typer.Option(metavar="N", min=0, help="Training images held out for validation; or 0.")]
 Images = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Number of training images (default: all); smaller subsets are nested."),
@@ -69,8 +64,8 @@ def assemble_(
         ),
     ] = None,
     unsafe_no_sandbox: Unsafe = False,
-    force: Force = False,
-    as_json: AsJson = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Assemble a network from blocks: one self-contained Python file that meets LEMUR's contract, with provenance.
 
@@ -131,7 +126,7 @@ def run_(
     force: Annotated[
         bool, typer.Option("--force", help="Replace another run, or retrain this one if it failed.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train and evaluate one network on CIFAR-10. Re-running an interrupted run resumes after its last epoch.
 
@@ -185,7 +180,7 @@ def ablate_(
     set_: Set = None,
     resources: Resources,
     force: Resume = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a recipe with one ingredient removed at a time, same seeds: a table of paired differences, and a page.
 
@@ -228,7 +223,7 @@ def check_(
     ] = 1800.0,
     runtime: Annotated[tuple[str, ...], RUNTIME] = (),
     unsafe_no_sandbox: Unsafe = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check a network as LEMUR does: name, accuracy, accuracy to time, code quality. Refuses one off the contract.
 
@@ -259,7 +254,7 @@ def register_(
         typer.Option(metavar="DIR", help="Checkout of LEMUR's head: networks are named by its certificates."),
     ] = None,
     unsafe_no_sandbox: Unsafe = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Add runs to a LEMUR database (nn-dataset 2.1.0); runs that it already holds are left unchanged.
 

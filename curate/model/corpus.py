@@ -505,7 +505,7 @@ class Previous:
                 why[corpus.ids[code_index]] = reason
         stay = {corpus.ids[code_index] for code_index in there}
         return [
-            {"id": id_, "nn": nn, "split": split, "reason": why.get(id_, "not in the source")}
+            {"id": id_, "nn": nn, "split": split, "reason": why.get(id_, "its code is not in the source")}
             for id_, (nn, split) in sorted(self.records.items(), key=lambda item: (item[1].nn, item[0]))
             if id_ not in stay
         ]

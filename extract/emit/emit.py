@@ -319,6 +319,7 @@ def _list_changes(names: BlockNames, renderer: Renderer) -> dict[str, tuple[str,
         "renamed": tuple(f"{old} -> {new}" for old, new in definitions if old != new),
         "left out the decorators": tuple(text.splitlines()[0] for text in dict.fromkeys(renderer.dropped)),
         "taken as not installed:": tuple(sorted(renderer.absent)),
+        "not defined there either:": tuple(sorted(s.bound for s in names.of if isinstance(s, Undefined))),
     }
 
 

@@ -243,7 +243,9 @@ class Renderer:
             local = statement.locals[use.local] if use.local >= 0 and statement is not None else None
             if local is not None and not link.consumed and not local.stand_alone:
                 continue  # an assignment replaces the import and binds it
-            if link.consumed or name != use.name:
+            if isinstance(link.symbol, Undefined):
+                edits.append(Edit(use.start, use.ends[0], f"{name}()"))  # fails at once, as the read does there
+            elif link.consumed or name != use.name:
                 edits.append(Edit(use.start, use.ends[link.consumed], name))
         return edits
 

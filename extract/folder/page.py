@@ -36,7 +36,7 @@ from manifests.records import LEVELS, SPEC_CHAT_KINDS, SPLITS, Block, Level, Spe
 VALIDATED: Level = "executed"
 
 _MEANS = {
-    "discovered": "concrete nn.Module classes with a forward",
+    "discovered": "nn.Module classes with a forward",
     "emitted": "a closed file was written",
     "parsed": "it is Python",
     "compiled": "it compiles",

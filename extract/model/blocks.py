@@ -202,7 +202,7 @@ def _describe(folder: Path, wanted: str) -> FoundItem:
     further = [file for file in files if file != (row.source, row.path)]
     stated = {name: source.license for name, source in requirements.sources.items()}
     parts = [stated.get(name) or NOASSERTION for name in {row.source, *dict(files)}]
-    facts = list_facts(row, parts, needs=needs, further=[" ".join(file) for file in further])
+    facts = list_facts(row, parts, needs=needs, further=[" ".join(file) for file in further], folder=folder)
     shown = [("block", row.block), *facts, ("also", others), ("rebuilds", _describe_rebuilding(folder, row))]
     return FoundItem(
         tuple(_list_links(folder, row, needs, requirements, further, others)),
@@ -279,6 +279,7 @@ def list_facts(
     *,
     needs: BlockNeeds | None = None,
     further: Sequence[str] = (),
+    folder: Path = Path(),
     redact: Callable[[str], str] = str,
 ) -> Iterator[Fact]:
     """Yield everything that `lemur show` and the page say of a block, except its code.
@@ -287,10 +288,11 @@ def list_facts(
         parts: the licenses of all sources with code in its closed file.
         needs: the requirements of its file, if they are known.
         further: the files with definitions in it, besides its own.
+        folder: of the library, as it is to be printed before its files.
         redact: removes what must not be shown from messages.
     """
     known = [row.license, *(parts if row.code is not None else ())]
-    license_ = combine_licenses([name for name in known if name != NOASSERTION])
+    license_ = combine_licenses(known if row.license == NOASSERTION else set(known) - {NOASSERTION})
     use = "" if is_permissive(combine_licenses(known)) else " (not all known to be permissive: for local use)"
     yield "from", f"{row.path}, lines {lines_text(row.start_line, row.end_line)}"
     yield "origin", needs.origin if needs else None
@@ -307,12 +309,12 @@ def list_facts(
         yield "with", further
         yield "dynamic", row.dynamic.splitlines() if row.dynamic else None
         hint = "; printed below is its lean form" if _is_long(row) else ""
-        yield "file", f"{row.file} ({plural(row.n_lines or 0, 'line')}){hint}"
+        yield "file", f"{folder / (row.file or '')} ({plural(row.n_lines or 0, 'line')}){hint}"
     if row.lean_code is not None:
         under = f", {row.lean_license}" if row.lean_license != license_ else ""
         size = f"{plural(row.lean_lines or 0, 'line')}{under}"
         needed = ", ".join(row.lean_requires) or "nothing"
-        yield "lean", f"{get_minimized_path(row.file or '')} ({size}), requires {needed}"
+        yield "lean", f"{folder / get_minimized_path(row.file or '')} ({size}), requires {needed}"
     elif row.lean_error is not None:
         yield "lean", f"none: {redact(row.lean_error)}"
     if row.code is not None or row.lean_code is not None:

@@ -532,11 +532,11 @@ def _replace_license(full: str, license_: str) -> Iterator[str]:
 
 def _describe_use(sets: Sequence[CallsToRun], cut: Mapping[str, int]) -> list[str]:
     """Return the lines about the calls that the minimized file was confirmed with, and about the cuts."""
-    calls = [f"{_call(pair['init'])}{_call(pair['forward'])}" for pair in sets]
+    calls = [f"__init__{_call(pair['init'])}, forward{_call(pair['forward'])}" for pair in sets]
     more = f" and {len(calls) - 1 - _FURTHER} more" if len(calls) > 1 + _FURTHER else ""
     parts = [plural(number, kind) for kind, number in cut.items() if number]
     return wrap(
-        f"Lean:    equal in every bit, in eval and train mode, for {', '.join(calls[: 1 + _FURTHER])}{more}; elsewhere"
+        f"Lean:    equal in every bit, in eval and train mode, for {'; '.join(calls[: 1 + _FURTHER])}{more}; elsewhere"
         f" it stops with an error. Cut: {', '.join(parts) or 'nothing'}."
     )
 

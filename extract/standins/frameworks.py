@@ -36,7 +36,7 @@ class NotInstalled:
 
 
 class NotDefined:
-    """The value of a name that nothing defines in the block's source: an error once it is used, as there."""
+    """A name that nothing defines in the block's source: the block calls it where it is read, an error as there."""
 
     def __init__(self, name):
         self._name = name
@@ -44,7 +44,7 @@ class NotDefined:
     def _fail(self, *_, **__):
         raise NameError(f"name {self._name!r} is not defined, neither here nor where this block comes from")
 
-    __bool__ = __call__ = __getattr__ = __getitem__ = __instancecheck__ = __iter__ = __len__ = __subclasscheck__ = _fail
+    __bool__ = __call__ = __format__ = __getattr__ = __getitem__ = _fail
 
 
 class AutoClass:

@@ -1,8 +1,10 @@
 """The difference of two corpora or snapshots: which networks came, went, changed their name or code, and what moved."""
 
+import contextlib
+import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -211,6 +213,14 @@ def _find_best(runs: Iterable[tuple[Any, ...]]) -> dict[tuple[str | None, str | 
     return best
 
 
+def _read_run(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a result so that the order of its hyperparameters makes no difference."""
+    *run, prm = values
+    with contextlib.suppress(ValueError, RecursionError, TypeError):
+        prm = json.dumps(json.loads(prm), sort_keys=True)
+    return (*run, prm)
+
+
 def _read(spec: str) -> _Side:
     """Read a source, or all networks of a snapshot, kept or not."""
     folder = Path(spec)
@@ -223,7 +233,7 @@ def _read(spec: str) -> _Side:
                 if row.graph:
                     side.graphs[row.id] = row.graph
             for stat in SNAPSHOT.rows(folder, Stat, ("id", "nn", *_RUN)):
-                side.runs[stat.nn][tuple(getattr(stat, column) for column in _RUN)] += 1
+                side.runs[stat.nn][_read_run([getattr(stat, column) for column in _RUN])] += 1
         return side
     source = open_source(spec)
     side = _Side(source.name)
@@ -232,6 +242,6 @@ def _read(spec: str) -> _Side:
         for place, name, *run in zip(places.tolist(), *columns, strict=True):
             if place < len(codes):
                 side.codes[name].add(codes[place][0].hex())
-                side.runs[name][tuple(run)] += 1
+                side.runs[name][_read_run(run)] += 1
     side.name = source.name  # with the version, which a service states when it is read
     return side

@@ -689,4 +689,4 @@ def _find_difference(made: str, found: str) -> tuple[int, str]:
 
 def _show(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return make_visible(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+    return make_visible(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…") or "(nothing)"

@@ -299,7 +299,7 @@ def test_growth_keeps_its_word(
     assert there.keys() <= set(outcome.kept), "a published record is gone"
     assert {index: outcome.splits[index] for index in there} == there
     gone = {item["id"]: item["reason"] for item in outcome.details["previous"]["gone"]}
-    assert gone == dict.fromkeys(previous.records.keys() - set(corpus.ids), "not in the source")
+    assert gone == dict.fromkeys(previous.records.keys() - set(corpus.ids), "its code is not in the source")
     assert outcome.details["previous"]["kept"] == len(there)
     assert outcome.details["inherited"] == [], "the rules are those of before"
     for one, other in itertools.combinations(outcome.kept, 2):
@@ -384,7 +384,7 @@ def test_from_one_folder_to_the_next(codes: list[str], tmp_path: Path, monkeypat
     assert [item["nn"] for item in manifest.details["previous"]["gone"]] == [name]
     assert previous.parent in manifest.parents
     text = summary_text(tmp_path / "two", manifest, as_json=False)
-    assert f"stay kept, in their splits; gone: {name} (not in the source)" in text
+    assert f"stay kept, in their splits; gone: {name} (its code is not in the source)" in text
 
     hub = FakeHub(tmp_path / "hub-cache")
     hub.install(monkeypatch)

@@ -77,7 +77,7 @@ def test_the_lines_of_a_block(folder: Path) -> None:
     assert lines["license"] == "MIT"
     assert lines["requires"] == "torch, einops>=0.6"
     assert lines["with"] == "alpha@1.0 alpha/parts.py"
-    assert lines["file"] == "blocks/alpha@1.0/alpha.blocks.Einops.py (7 lines)"
+    assert lines["file"] == f"{folder}/blocks/alpha@1.0/alpha.blocks.Einops.py (7 lines)"
     assert "stopped" not in lines
     assert any(line.startswith("license   GPL-3.0-only AND MIT (not all known") for line in find(folder, "Mixed").lines)
 

@@ -90,11 +90,11 @@ def test_a_file_says_what_it_is_good_for(found: dict[str, LeanColumns]) -> None:
     assert "# Licence: MIT\n# © A\n# © B\n# With:" in file["lean_code"]
     assert "beta" not in head
     assert "swish_2" not in head
-    assert "in eval and train mode, for (8)(torch.randn(2, 8, 6, 6)); elsewhere it stops with an error." in head
+    assert "train mode, for __init__(8), forward(torch.randn(2, 8, 6, 6)); elsewhere it stops with an error." in head
     assert head.endswith("Cut: 3 definitions, 4 functions, 4 docstrings.")
     assert (
-        "for (8)(torch.randn(2, 8, 6, 6)), (8, deep=True)(x=torch.randn(2, 8, 6, 6)),"
-        " (4, act='relu', fail=True)(x=torch.randn(1, 4, 3, 3)); elsewhere it stops" in read_head(found["sets"])
+        "__init__(8), forward(torch.randn(2, 8, 6, 6)); __init__(8, deep=True), forward(x=torch.randn(2, 8, 6, 6));"
+        " __init__(4, act='relu', fail=True), forward(x=torch.randn(1, 4, 3, 3)); elsewhere" in read_head(found["sets"])
     )
 
 

@@ -23,11 +23,10 @@ def net(use: str = "pass") -> str:
 
 def corpus(path: Path, *rows: tuple[str, str, float]) -> str:
     """Networks with an accuracy after one epoch on CIFAR-10."""
+    prm = {"lr": 0.1, "momentum": 0.9} if path.stem == "before" else '{"momentum": 0.9, "lr": 0.1}'
     measured = {"task": "img-classification", "dataset": "cifar-10", "metric": "acc", "epoch": 1, "duration": 10**9}
-    lines = [
-        json.dumps({"nn": nn, "nn_code": code, **measured, "accuracy": accuracy, "prm": '{"lr": 0.1, "momentum": 0.9}'})
-        for nn, code, accuracy in rows
-    ]
+    facts = {**measured, "prm": prm}
+    lines = [json.dumps({"nn": nn, "nn_code": code, **facts, "accuracy": accuracy}) for nn, code, accuracy in rows]
     path.write_text("\n".join(lines) + "\n")
     return str(path)
 

@@ -156,13 +156,14 @@ def test_a_name_that_nothing_defines_fails_once_it_is_used(corpus, closed, run) 
             def __init__(self, drop=0.0):
                 super().__init__()
                 self.drop = DropPath(drop) if drop else nn.Identity()
-            def forward(self, x): return self.drop(x)
+            def forward(self, x): return x if SCALE is None else self.drop(x)
         """
     ).emit("A")
     made = run(closed(outcome))["A"]
-    made()
     with pytest.raises(NameError, match="'DropPath' is not defined"):
         made(0.1)
+    with pytest.raises(NameError, match="'SCALE' is not defined"):
+        made()(1)
 
 
 @suite(__file__, "unresolved.md", verbs=("reason", "detail"))

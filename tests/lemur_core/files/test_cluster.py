@@ -83,6 +83,5 @@ def test_equal_bytes_on_one_node_and_two_and_when_a_worker_is_killed(tmp_path: P
         return {str(path.relative_to(out)): path.read_bytes() for path in paths_out}
 
     expected = run(0, "")
-    assert expected["snapshot/graphs.parquet"]
-    assert b"backward" in expected["blocks/report.md"]
+    assert {"snapshot/graphs.parquet", "blocks/blocks/package/gate.SqueezeGate.py"} <= expected.keys()
     assert run(1, "") == run(2, "") == run(2, "kill") == expected
