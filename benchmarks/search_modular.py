@@ -60,14 +60,15 @@ def main() -> None:
     features = [read_features(classes[key], None, key[1]) for key in keys]
     plain_words = [{hash(word): 1 for word in set(re.findall(r"\b[a-zA-Z_][a-zA-Z0-9_]*\b", text))} for text in plain]
     print(f"{len(keys):,} classes, {len(pairs):,} pairs; R@1, R@10, MRR with 95 % intervals")
-    wanted = [keys.index(pair.child) for pair in pairs]
+    places = {key: number for number, key in enumerate(keys)}
+    wanted = [places[pair.child] for pair in pairs]
     words, shingles = ([own[kind] for own in features] for kind in ("words", "shingles"))
     ways = {
         "detector": compare_all(plain_words, wanted),
         "shingles": compare_all(shingles, wanted),
         "code": (compare_all(words, wanted, rare=True) + compare_all(shingles, wanted, rare=True)) / 2,
     }
-    report(keys, plain, pairs, ways)
+    report(places, plain, pairs, ways)
 
 
 def compare_all(features: Sequence[Features], wanted: Sequence[int], *, rare: bool = False) -> Scores:
@@ -91,13 +92,12 @@ def compare_all(features: Sequence[Features], wanted: Sequence[int], *, rare: bo
     return found
 
 
-def report(keys: Sequence[Key], plain: Sequence[str], pairs: Sequence[Pair], ways: dict[str, Scores]) -> None:
+def report(places: dict[Key, int], plain: Sequence[str], pairs: Sequence[Pair], ways: dict[str, Scores]) -> None:
     """Print the ranks of the parents by each way."""
-    numbers = np.arange(len(keys))
-    models = np.array([model for model, _ in keys])
+    numbers = np.arange(len(places))
+    models = np.array([model for model, _ in places])
     distinct: dict[str, int] = {}
     texts = np.array([distinct.setdefault("".join(text.split()), len(distinct)) for text in plain])
-    places = {key: number for number, key in enumerate(keys)}
     groups: dict[str, Callable[[Pair], bool]] = {
         "chosen": lambda pair: pair.chosen,
         "other half": lambda pair: not pair.chosen,

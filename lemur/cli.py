@@ -13,7 +13,7 @@ import tempfile
 import webbrowser
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 from typer.core import TyperGroup
@@ -37,9 +37,6 @@ from lemur_core.files.progress import hide_progress, note
 from lemur_core.sandbox.server.jobs import OWN_PACKAGES
 from lemur_core.sandbox.server.processes import remove_folder
 from manifests.options.shared import ForceOption, JobsOption, JsonOption, UnsafeOption
-
-if TYPE_CHECKING:
-    pass
 
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A finished folder.")]
 

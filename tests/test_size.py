@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("lemur", "extract", "curate", "train", "manifests", "lemur_core")
 #: What each measure may be. A change that makes one smaller lowers the number here.
 MOST = {
-    "lines of code": 41_998,
+    "lines of code": 41_996,
     "files of code": 255,
     "lines of tests and their cases": 43_000,
     "lines of benchmarks": 4_908,

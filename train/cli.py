@@ -38,7 +38,7 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: training.learning_rate=0.2 (repeatable)."),
 ]
 Epochs = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of epochs (default: from the recipe).")]
-HeldOut = Annotated[int, typer.Option(metavar="N", min=0, help="Training images held out for validation; or 0.")]
+HeldOut = Annotated[int, typer.Option(metavar="N", min=0, help="Training images held out for validation (0: none).")]
 Images = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Number of training images (default: all); smaller subsets are nested."),

@@ -175,7 +175,8 @@ def _change_sizes(at: FailedCall, have: int, want: int) -> Iterator[Inputs]:
     if have == want or not 0 < want <= _MAX_SIZE:
         return
     # Channels first, then the last dimensions, the batch, and the side of an image that has so many positions.
-    for axis, square in (*((axis, True) for axis in (1, -1, -2, 2, 0, None)), (-1, False), (-2, False)):
+    squares = ((axis, True) for axis in (1, -1, -2, 2, 0, None))
+    for axis, square in (*squares, (-1, False), (-2, False)):
 
         def change(tensor: Tensor, axis: int | None = axis, square: bool = square) -> Tensor | None:
             if axis is None:

@@ -12,7 +12,6 @@ Names = tuple[str, ...]
 
 SCOPE = "Scope (nothing is indexed again)"
 _CHAT = "Conversations to fine-tune on"
-UNSAFE = "Run foreign code without the sandbox. Only for code you trust."
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class ExtractOptions:
     chat_max_tokens: Annotated[int, Option("Drop those with more tokens.", metavar="N", least=1, panel=_CHAT)] = (
         MAX_TOKENS
     )
-    unsafe_no_sandbox: Annotated[bool, Option(UNSAFE)] = False
+    unsafe_no_sandbox: Annotated[bool, Option("Run foreign code without the sandbox. Only for code you trust.")] = False
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -94,10 +94,10 @@ def _run_on_worker(options: bytes, job: Job) -> Outcome:
 @cache
 def _open_on_worker(options: bytes) -> Sandbox:
     """Open a sandbox that ends with this worker of a cluster. Raises: UserError if it lacks one, or a folder."""
-    given = pickle.loads(options)
-    if missing := [path for path in given.get("readable", ()) if not path.exists()]:
+    settings = pickle.loads(options)
+    if missing := [path for path in settings.get("readable", ()) if not path.exists()]:
         raise UserError(f"cannot read {missing[0]}; let LEMUR_CURATOR_CACHE be a folder that all nodes share")
-    return Sandbox(**given).__enter__()
+    return Sandbox(**settings).__enter__()
 
 
 class CachedSandbox:
